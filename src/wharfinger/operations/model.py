@@ -1,0 +1,143 @@
+"""What an operation is: its states, its record, and what a handler may raise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class OperationState(StrEnum):
+    """Life of an operation. The allowed transitions are in :mod:`wharfinger.operations.transitions`."""
+
+    PENDING = "pending"
+    LEASED = "leased"
+    RUNNING = "running"
+    WAITING = "waiting"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+
+    @property
+    def terminal(self) -> bool:
+        """True when nothing more will happen."""
+        return self in (OperationState.CANCELLED, OperationState.FAILED, OperationState.SUCCEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class NewOperation:
+    """Work to enqueue."""
+
+    kind: str
+    """e.g. ``instance.launch``."""
+    resource_type: str
+    resource_name: str
+    """At most one unresolved operation per (resource_type, resource_name)."""
+    request: dict[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    affinity: str | None = None
+    """Only a worker that offers this affinity (a node id it hosts) may claim the operation."""
+    max_attempts: int = 5
+    """Bound on attempts that ended in a retryable *error*; waiting costs none."""
+    wait_deadline_s: float | None = None
+    """Total seconds the operation may spend waiting before it fails with ``wait_deadline_exceeded``."""
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A stored operation, as read."""
+
+    operation_id: str
+    kind: str
+    resource_type: str
+    resource_name: str
+    state: OperationState
+    request: dict[str, Any]
+    result: dict[str, Any] | None
+    progress: int
+    """0..100, never falls."""
+    message: str
+    waiting_reason: str | None
+    error_code: str | None
+    error_message: str | None
+    error_retryable: bool | None
+    attempt: int
+    max_attempts: int
+    cancel_requested: bool
+    affinity: str | None
+    idempotency_key: str | None
+    lease_owner: str | None
+    lease_generation: int
+    lease_expires_at: datetime | None
+    next_attempt_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStep:
+    """A named checkpoint and what it remembered."""
+
+    name: str
+    status: str
+    payload: dict[str, Any] | None
+    attempt: int
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEvent:
+    """One line of an operation's ordered log; ``sequence`` has no gaps and starts at 1."""
+
+    sequence: int
+    type: str
+    level: str
+    message: str
+    payload: dict[str, Any] | None
+    at: datetime
+
+
+class OperationError(Exception):
+    """Base of what a handler raises on purpose. ``code`` is stable."""
+
+    retryable = False
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PermanentError(OperationError):
+    """Trying again cannot help; cleanup runs, then the operation fails."""
+
+
+class RetryableError(OperationError):
+    """Try again after a backoff; costs one attempt."""
+
+    retryable = True
+
+
+class Waiting(Exception):  # noqa: N818 - not an error: the handler has nothing to do yet
+    """Nothing is wrong, something is not there yet (capacity, readiness, drain). Costs no attempt."""
+
+    def __init__(self, reason: str, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class Conflict(Exception):  # noqa: N818
+    """Refused at submission: the key was used for another body, or the resource has unresolved work."""
+
+    def __init__(self, code: str, message: str, operation_id: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.operation_id = operation_id
+
+
+class LeaseLost(Exception):  # noqa: N818
+    """This worker no longer holds the operation; its write changed nothing."""

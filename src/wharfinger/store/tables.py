@@ -1,0 +1,191 @@
+"""Every table. Times are UTC; JSON columns hold plain values. Migrations create exactly these (a test checks)."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from wharfinger.store.types import UtcDateTime
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+installation = Table(
+    "installation",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""Facts of this installation: its id, when it was made."""
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", String(32), primary_key=True),
+    Column("name", String(128), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("secret_hash", String(64), nullable=False, unique=True),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("revoked_at", UtcDateTime),
+)
+
+model_cards = Table(
+    "model_cards",
+    metadata,
+    Column("model_id", String(256), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("card", JSON, nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("artifact_path", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+"""The catalog: cards this installation may run, and where their file lies on the control plane's machine."""
+
+instances = Table(
+    "instances",
+    metadata,
+    Column("instance_id", String(64), primary_key=True),
+    Column("model_id", String(256), nullable=False),
+    Column("card_digest", String(64), nullable=False),
+    Column("card", JSON, nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("plan", JSON, nullable=False),
+    Column("wire", JSON, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("status_reason", Text),
+    Column("operation_id", String(64)),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("ready_at", UtcDateTime),
+    Column("deleted_at", UtcDateTime),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("instance_id", String(64), ForeignKey("instances.instance_id"), primary_key=True),
+    Column("node_id", String(64), primary_key=True),
+    Column("device_index", Integer, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("observed", Boolean, nullable=False, default=False),
+)
+"""Memory promised to instances. ``device_index`` -1 is the node's RAM."""
+
+runners = Table(
+    "runners",
+    metadata,
+    Column("runner_id", String(64), primary_key=True),
+    Column("instance_id", String(64), ForeignKey("instances.instance_id"), nullable=False),
+    Column("node_id", String(64), nullable=False),
+    Column("report", JSON, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+)
+"""Last known report of each runner, so that a failure is still readable after a restart."""
+
+instance_failures = Table(
+    "instance_failures",
+    metadata,
+    Column("instance_id", String(256), primary_key=True),
+    Column("model_id", String(256), nullable=False),
+    Column("error_code", String(64), nullable=False),
+    Column("error_message", Text, nullable=False),
+    Column("affected_node_ids", JSON, nullable=False),
+    Column("log_tail", JSON, nullable=False),
+    Column("recorded_at", UtcDateTime, nullable=False),
+)
+
+targets = Table(
+    "targets",
+    metadata,
+    Column("target_id", String(64), primary_key=True),
+    Column("model_id", String(256), nullable=False),
+    Column("upstream_model", String(256), nullable=False),
+    Column("base_url", Text, nullable=False),
+    Column("instance_id", String(64)),
+    Column("context_tokens", Integer),
+    Column("tasks", JSON, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+"""Published endpoints; credentials are derived, not stored."""
+
+operations = Table(
+    "operations",
+    metadata,
+    Column("operation_id", String(64), primary_key=True),
+    Column("kind", String(64), nullable=False),
+    Column("resource_type", String(32), nullable=False),
+    Column("resource_name", String(256), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("request_hash", String(64), nullable=False),
+    Column("result", JSON),
+    Column("progress", Integer, nullable=False, default=0),
+    Column("message", Text, nullable=False, default=""),
+    Column("waiting_reason", String(64)),
+    Column("waiting_since", UtcDateTime),
+    Column("waited_s", Float, nullable=False, default=0.0),
+    Column("wait_deadline_s", Float),
+    Column("error_code", String(64)),
+    Column("error_message", Text),
+    Column("error_retryable", Boolean),
+    Column("cleaning_for", String(16)),
+    Column("attempt", Integer, nullable=False, default=0),
+    Column("max_attempts", Integer, nullable=False),
+    Column("cancel_requested", Boolean, nullable=False, default=False),
+    Column("affinity", String(64)),
+    Column("idempotency_key", String(256)),
+    Column("unresolved_resource", String(320), unique=True),
+    Column("lease_owner", String(64)),
+    Column("lease_generation", Integer, nullable=False, default=0),
+    Column("lease_expires_at", UtcDateTime),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("last_sequence", Integer, nullable=False, default=0),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("completed_at", UtcDateTime),
+    UniqueConstraint("kind", "idempotency_key"),
+    Index(None, "state", "next_attempt_at"),
+    Index(None, "created_at"),
+)
+
+operation_steps = Table(
+    "operation_steps",
+    metadata,
+    Column("operation_id", String(64), ForeignKey("operations.operation_id", ondelete="CASCADE"), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("status", String(16), nullable=False),
+    Column("payload", JSON),
+    Column("attempt", Integer, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+)
+
+operation_events = Table(
+    "operation_events",
+    metadata,
+    Column("operation_id", String(64), ForeignKey("operations.operation_id", ondelete="CASCADE"), primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    Column("type", String(64), nullable=False),
+    Column("level", String(16), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("payload", JSON),
+    Column("at", UtcDateTime, nullable=False),
+)

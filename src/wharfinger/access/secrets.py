@@ -1,0 +1,66 @@
+"""The installation's secret file and what is derived from it.
+
+One 256-bit secret per installation lies in a 0600 file in the data directory (several replicas share it through
+``WHARF_INSTALLATION_SECRET_FILE``). Runner credentials and dashboard sessions are derived from it, so neither has to
+be stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from pathlib import Path
+
+SESSION_LIFETIME_S = 12 * 3600
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file only its owner can read (0600), atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(text)
+    temporary.replace(path)
+
+
+class InstallationSecret:
+    """Derives credentials from the installation's 256-bit secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "InstallationSecret(…)"
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> InstallationSecret:
+        """Read the secret file, or make it on the first start."""
+        if not path.exists():
+            write_private(path, secrets.token_hex(32))
+        return cls(bytes.fromhex(path.read_text().strip()))
+
+    def runner_key(self, runner_id: str) -> str:
+        """The credential a runner's endpoint demands: the same on every replica, stored nowhere."""
+        return self._mac(f"runner:{runner_id}")
+
+    def session_token(self, key_id: str, now_s: float | None = None) -> str:
+        """A dashboard session for the holder of ``key_id``: ``key_id.expiry.signature``."""
+        expires = int((time.time() if now_s is None else now_s) + SESSION_LIFETIME_S)
+        return f"{key_id}.{expires}.{self._mac(f'session:{key_id}:{expires}')}"
+
+    def session_key_id(self, token: str, now_s: float | None = None) -> str | None:
+        """The key id of a valid, unexpired session token; ``None`` for anything else."""
+        try:
+            key_id, expires, signature = token.split(".")
+            expires_s = int(expires)
+        except ValueError:
+            return None
+        if not hmac.compare_digest(signature, self._mac(f"session:{key_id}:{expires_s}")):
+            return None
+        return key_id if expires_s > (time.time() if now_s is None else now_s) else None
+
+    def _mac(self, purpose: str) -> str:
+        return hmac.new(self._secret, purpose.encode(), hashlib.sha256).hexdigest()

@@ -48,6 +48,15 @@ api_keys = Table(
     Column("revoked_at", UtcDateTime),
 )
 
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("node_id", String(64), primary_key=True),
+    Column("report", JSON, nullable=False),
+    Column("seen_at", UtcDateTime, nullable=False),
+)
+"""Last report of each node, so that every replica plans with the same fleet."""
+
 model_cards = Table(
     "model_cards",
     metadata,

@@ -78,7 +78,6 @@ instances = Table(
     Column("card", JSON, nullable=False),
     Column("request", JSON, nullable=False),
     Column("plan", JSON, nullable=False),
-    Column("wire", JSON, nullable=False),
     Column("status", String(16), nullable=False),
     Column("status_reason", Text),
     Column("operation_id", String(64)),

@@ -50,7 +50,9 @@ async def inspect(
         return Inspection(verdict, stage, reason, time.monotonic() - started, **facts)  # type: ignore[arg-type]
 
     stage = "health"
-    async with httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False
+    ) as client:
         try:
             health = await client.get("/health")
             if health.status_code != 200:
@@ -75,9 +77,7 @@ async def inspect(
     if expected_model not in models:
         return result(Verdict.MODEL_MISMATCH, stage, "model_mismatch", models=models)
     served = next(entry for entry in entries if entry["id"] == expected_model)
-    return result(
-        Verdict.READY, stage, "ok", models=models, max_model_len=_context_of(served)
-    )
+    return result(Verdict.READY, stage, "ok", models=models, max_model_len=_context_of(served))
 
 
 def _status_reason(status: int) -> str:

@@ -105,9 +105,13 @@ async def _reserve(connection: AsyncConnection, instance_id: str, plan: Plan) ->
         )
 
 
-async def get_instance(connection: AsyncConnection, instance_id: str) -> Instance | None:
-    """One instance that is not deleted."""
-    query = select(instances).where(instances.c.instance_id == instance_id, instances.c.deleted_at.is_(None))
+async def get_instance(
+    connection: AsyncConnection, instance_id: str, *, include_deleted: bool = False
+) -> Instance | None:
+    """One instance, by default only if it is not deleted."""
+    query = select(instances).where(instances.c.instance_id == instance_id)
+    if not include_deleted:
+        query = query.where(instances.c.deleted_at.is_(None))
     row = (await connection.execute(query)).one_or_none()
     return _instance(row) if row else None
 
@@ -165,9 +169,14 @@ async def mark_observed(connection: AsyncConnection, instance_id: str) -> None:
     )
 
 
-async def release(connection: AsyncConnection, instance_id: str) -> None:
-    """Give the instance's memory back and forget its runners: no process of it is left."""
+async def release_memory(connection: AsyncConnection, instance_id: str) -> None:
+    """Give the instance's memory back: no process of it is left."""
     await connection.execute(delete(reservations).where(reservations.c.instance_id == instance_id))
+
+
+async def release(connection: AsyncConnection, instance_id: str) -> None:
+    """Give the instance's memory back and forget its runners as well."""
+    await release_memory(connection, instance_id)
     await connection.execute(delete(runners).where(runners.c.instance_id == instance_id))
 
 

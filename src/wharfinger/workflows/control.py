@@ -1,0 +1,290 @@
+"""The control plane as one object: what the API, the dashboard and the composition root use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from wharfinger.access.secrets import InstallationSecret
+from wharfinger.catalog.card import ModelCard
+from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.fleet.agent import LogChunk, NodeAgent, RunnerReport
+from wharfinger.operations.model import Conflict, NewOperation, Operation
+from wharfinger.operations.store import OperationStore
+from wharfinger.operations.worker import Worker
+from wharfinger.placement.previews import previews
+from wharfinger.placement.types import FleetSnapshot, NodeFacts, PlanRequest, PreviewRow
+from wharfinger.routing.targets import RouteTable
+from wharfinger.settings import Settings
+from wharfinger.store.database import Database
+from wharfinger.workflows import instances as rows
+from wharfinger.workflows.admission import (
+    INSTANCE,
+    LAUNCH,
+    STOP,
+    Admission,
+    Admitted,
+    PlacementRefused,
+    Planner,
+)
+from wharfinger.workflows.fleet_view import FleetView
+from wharfinger.workflows.instances import Instance, InstanceFailure, InstanceStatus
+from wharfinger.workflows.launch import LaunchDependencies, LaunchHandler
+from wharfinger.workflows.routes import RoutePublisher
+from wharfinger.workflows.stop import StopHandler
+from wharfinger.workflows.watch import RunnerWatch
+
+INFO_PENDING = "placement_info_pending"
+INFO_PENDING_WAIT_S = 15.0
+"""How long a launch waits for missing facts before it answers 503 (the contract's figure)."""
+
+log = structlog.get_logger(__name__)
+
+
+class UnknownInstance(Exception):  # noqa: N818 - an answer, not a malfunction
+    """There is no instance of that id, or it was deleted."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"no instance {instance_id!r}; `wharf ps` lists the ones there are")
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """An instance with what is known of its runners right now."""
+
+    instance: Instance
+    runners: tuple[RunnerReport, ...]
+
+
+class ControlPlane:
+    """Facts, plans and durable work of one installation."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        catalog: CatalogLibrary,
+        agents: Mapping[str, NodeAgent],
+        table: RouteTable,
+        secret: InstallationSecret,
+        owner: str,
+    ) -> None:
+        self.settings = settings
+        self.database = database
+        self.catalog = catalog
+        self.table = table
+        self.operations = OperationStore(database)
+        self.fleet = FleetView(database, agents)
+        self.routes = RoutePublisher(database, table, secret)
+        self._dependencies = LaunchDependencies(
+            database, catalog, self.fleet, self.routes, secret, settings.drain_timeout_s
+        )
+        self.watch = RunnerWatch(self._dependencies, self.operations)
+        self.admission = Admission(database, self.operations)
+        self.worker = Worker(
+            self.operations,
+            {LAUNCH: LaunchHandler(self._dependencies), STOP: StopHandler(self._dependencies)},
+            owner=owner,
+            affinities=frozenset(agents),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Learn the fleet, bring back what should run, and begin to work."""
+        await self.fleet.heartbeat()
+        relaunched = await self.watch.bring_back()
+        if relaunched:
+            log.info("relaunching instances", instance_ids=relaunched)
+        await self.routes.refresh()
+        for work in (self.fleet.run(), self.routes.run(), self.watch.run(), self.worker.run()):
+            self._tasks.append(asyncio.create_task(work))
+
+    async def close(self) -> None:
+        """Stop working: leases are given back, runners end with their agents."""
+        await self.worker.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for agent in self.fleet.agents.values():
+            await agent.close()
+
+    @property
+    def failed_task(self) -> str | None:
+        """Name of a background loop that ended although it never should; ``None`` while all run."""
+        return next((task.get_name() for task in self._tasks if task.done()), None)
+
+    # ── where can it run ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def snapshot(self) -> FleetSnapshot:
+        """The fleet now, with the reservation ledger."""
+        await self.fleet.measure()
+        facts = await self._facts()
+        async with self.database.read() as connection:
+            return await self.admission.snapshot(connection, facts)
+
+    async def previews(self, model_id: str, request: PlanRequest) -> tuple[ModelCard, tuple[PreviewRow, ...]]:
+        """What a launch could choose from now.
+
+        Raises:
+            UnknownModel: the catalog has no such card.
+        """
+        entry = await self.catalog.get(model_id)
+        snapshot = await self.snapshot()
+        return entry.card, previews(
+            snapshot, entry.card, self._defaults(request), catalog=await self._cards()
+        )
+
+    # ── make it run, make it stop ─────────────────────────────────────────────────────────────────────────────
+
+    async def place(
+        self, model_id: str, request: PlanRequest, *, idempotency_key: str | None = None
+    ) -> Admitted:
+        """Quick launch; waits up to 15 s for facts that are still missing.
+
+        Raises:
+            UnknownModel, PlacementRefused, Conflict.
+        """
+        entry = await self.catalog.get(model_id)
+        catalog = await self._cards()
+        waited_s = 0.0
+        while True:
+            await self.fleet.measure()
+            try:
+                admitted = await self.admission.place(
+                    await self._facts(), entry.card, self._defaults(request), catalog, idempotency_key
+                )
+            except PlacementRefused as refused:
+                if refused.refusal.category != INFO_PENDING or waited_s >= INFO_PENDING_WAIT_S:
+                    raise
+                await asyncio.sleep(1.0)
+                waited_s += 1.0
+                continue
+            self.worker.wake()
+            return admitted
+
+    async def create(
+        self,
+        card: ModelCard,
+        instance_id: str,
+        request: PlanRequest,
+        planner: Planner,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Admitted:
+        """Exact create of a placement the caller computed; ``planner`` checks it.
+
+        Raises:
+            PlacementRefused, Conflict.
+        """
+        await self.fleet.measure()
+        admitted = await self.admission.create(
+            await self._facts(), card, instance_id, self._defaults(request), planner, idempotency_key
+        )
+        self.worker.wake()
+        return admitted
+
+    async def stop(self, instance_id: str) -> Operation:
+        """Begin to delete an instance: its launch is cancelled, or a stop is queued.
+
+        Raises:
+            UnknownInstance.
+        """
+        async with self.database.begin() as connection:
+            instance = await rows.get_instance(connection, instance_id)
+            if instance is None:
+                raise UnknownInstance(instance_id)
+            new = NewOperation(
+                kind=STOP,
+                resource_type=INSTANCE,
+                resource_name=instance_id,
+                request={"instance_id": instance_id},
+                affinity=instance.plan.node_ids[0],
+            )
+            try:
+                operation, _ = await self.operations.submit(new, connection)
+            except Conflict as busy:
+                operation = await self._join(busy.operation_id)
+            await rows.set_status(
+                connection, instance_id, InstanceStatus.STOPPING, operation_id=operation.operation_id
+            )
+        self.worker.wake()
+        return operation
+
+    async def _join(self, operation_id: str) -> Operation:
+        """The unresolved operation of an instance that is to go: a launch is cancelled, a stop just goes on."""
+        operation = await self.operations.get(operation_id)
+        if operation.kind == LAUNCH:
+            return await self.operations.request_cancel(operation_id)
+        return operation
+
+    # ── is it running ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def instances(self) -> list[InstanceView]:
+        """All instances, oldest first, with their runners."""
+        async with self.database.read() as connection:
+            placed = await rows.list_instances(connection)
+            stored = await rows.list_runners(connection)
+        reports = {report.runner_id: report for report in stored} | self.watch.reports
+        return [
+            InstanceView(
+                instance,
+                tuple(
+                    reports[instance.runner_id(rank.rank)]
+                    for rank in instance.plan.ranks
+                    if instance.runner_id(rank.rank) in reports
+                ),
+            )
+            for instance in placed
+        ]
+
+    async def instance(self, instance_id: str) -> InstanceView:
+        """One instance with its runners.
+
+        Raises:
+            UnknownInstance.
+        """
+        for view in await self.instances():
+            if view.instance.instance_id == instance_id:
+                return view
+        raise UnknownInstance(instance_id)
+
+    async def failures(self) -> list[InstanceFailure]:
+        """Instances that ended by themselves, newest first."""
+        async with self.database.read() as connection:
+            return await rows.list_failures(connection)
+
+    async def read_log(self, instance_id: str, offset: int, limit_bytes: int, rank: int = 0) -> LogChunk:
+        """Part of a runner's log.
+
+        Raises:
+            UnknownInstance, AgentError.
+        """
+        view = await self.instance(instance_id)
+        agent = self.fleet.agent(view.instance.plan.ranks[rank].node_id)
+        return await agent.read_log(view.instance.runner_id(rank), offset, limit_bytes)
+
+    # ── helpers ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _facts(self) -> list[NodeFacts]:
+        async with self.database.read() as connection:
+            placed = await rows.list_instances(connection)
+        active: dict[str, int] = {}
+        for instance in placed:
+            running = self.table.in_flight(instance.runner_id(0))
+            for node_id in instance.plan.node_ids:
+                active[node_id] = active.get(node_id, 0) + running
+        artifacts = {
+            entry.card.model_id: entry.artifact_path
+            for entry in await self.catalog.list()
+            if entry.artifact_path is not None
+        }
+        return self.fleet.facts(artifacts, active)
+
+    async def _cards(self) -> list[ModelCard]:
+        return [entry.card for entry in await self.catalog.list()]
+
+    def _defaults(self, request: PlanRequest) -> PlanRequest:
+        return replace(request, default_context_tokens=self.settings.default_context_tokens)

@@ -1,0 +1,88 @@
+"""From what nodes report to what the planner plans with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from wharfinger.fleet.agent import DeviceReport, NodeReport
+from wharfinger.placement.types import (
+    DeviceFacts,
+    FleetSnapshot,
+    InstanceFacts,
+    MemoryKind,
+    NodeFacts,
+    ReservationFacts,
+    Role,
+)
+from wharfinger.workflows.instances import Instance
+
+UNREACHABLE_AFTER_S = 15.0
+"""A node not heard of for this long takes no new work (the contract's ``unreachable``)."""
+PRUNE_AFTER_S = 30.0
+"""After this long it is left out of the fleet; its row and its instances stay."""
+
+
+def node_facts(
+    report: NodeReport, *, silent_s: float, artifacts: Mapping[str, str], active_requests: int | None = None
+) -> NodeFacts:
+    """Facts of one node. ``artifacts`` maps a model id to the path of its file, for locality."""
+    reachable = silent_s < UNREACHABLE_AFTER_S
+    on_disk = set(report.artifact_files)
+    return NodeFacts(
+        node_id=report.node_id,
+        name=report.name,
+        role=Role(report.role),
+        ram_total_bytes=report.ram_total_bytes,
+        ram_available_bytes=report.ram_available_bytes,
+        disk_free_bytes=report.disk_free_bytes,
+        devices=tuple(_device_facts(device) for device in report.devices),
+        backends=frozenset(tag for engine in report.engines for tag in engine.backends),
+        engine_builds=MappingProxyType(
+            {engine.engine: engine.build or engine.version or "unknown" for engine in report.engines}
+        ),
+        local_artifacts=MappingProxyType(
+            {
+                model_id: 1.0
+                for model_id, path in sorted(artifacts.items())
+                if path in on_disk or Path(path).is_file()
+            }
+        ),
+        active_requests=active_requests,
+        reachable=reachable,
+        unreachable_reason=None if reachable else f"last heard of {silent_s:.0f} s ago",
+        used_ports=frozenset(report.used_ports),
+    )
+
+
+def _device_facts(device: DeviceReport) -> DeviceFacts:
+    return DeviceFacts(
+        index=device.index,
+        name=device.name,
+        compute=device.compute,
+        memory_kind=MemoryKind(device.memory_kind),
+        total_bytes=device.total_bytes,
+        used_bytes=device.used_bytes,
+        gtt_total_bytes=device.gtt_total_bytes,
+        compute_capability=device.compute_capability,
+    )
+
+
+def fleet_snapshot(
+    nodes: Iterable[NodeFacts], reservations: tuple[ReservationFacts, ...], instances: Iterable[Instance]
+) -> FleetSnapshot:
+    """One moment of the fleet, in an order of its own (the planner does not care)."""
+    return FleetSnapshot(
+        nodes=tuple(sorted(nodes, key=lambda node: node.node_id)),
+        reservations=reservations,
+        instances=tuple(
+            InstanceFacts(
+                instance_id=instance.instance_id,
+                model_id=instance.model_id,
+                node_ids=instance.plan.node_ids,
+                ports=frozenset() if instance.plan.port is None else frozenset({instance.plan.port}),
+            )
+            for instance in instances
+        ),
+    )

@@ -1,0 +1,109 @@
+"""The fleet as this control-plane process sees it: agents it reaches, and the last report of every node.
+
+Each process heartbeats the nodes it hosts into the ``nodes`` table, so that every replica plans with one fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+from sqlalchemy import insert, select, update
+
+from wharfinger.fleet.agent import AgentError, NodeAgent, NodeReport
+from wharfinger.placement.types import NodeFacts
+from wharfinger.store.database import Database
+from wharfinger.store.tables import nodes
+from wharfinger.workflows.facts import PRUNE_AFTER_S, node_facts
+
+HEARTBEAT_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """A node's last report and how long ago it was heard."""
+
+    report: NodeReport
+    seen_at: datetime
+    silent_s: float
+
+
+class FleetView:
+    """Agents by node id, and reports of the whole fleet."""
+
+    def __init__(self, database: Database, agents: Mapping[str, NodeAgent]) -> None:
+        self._database = database
+        self.agents = dict(agents)
+        self._seen: dict[str, tuple[NodeReport, datetime]] = {}
+
+    def agent(self, node_id: str) -> NodeAgent:
+        """The agent of a node this process reaches.
+
+        Raises:
+            AgentError: ``node_unavailable`` when another process hosts the node, or none does.
+        """
+        try:
+            return self.agents[node_id]
+        except KeyError:
+            raise AgentError(
+                "node_unavailable", f"node {node_id} is not reachable from this control plane"
+            ) from None
+
+    async def measure(self) -> None:
+        """Ask every agent for a fresh report; a node that fails keeps its last one and ages."""
+        for node_id, agent in self.agents.items():
+            try:
+                self._seen[node_id] = (await agent.report(), datetime.now(UTC))
+            except AgentError as error:
+                log.warning("node did not report", node_id=node_id, code=error.code, reason=str(error))
+
+    async def heartbeat(self) -> None:
+        """Measure our nodes, write their reports, and read those of nodes hosted elsewhere."""
+        await self.measure()
+        async with self._database.begin() as connection:
+            for node_id in self.agents.keys() & self._seen.keys():
+                report, seen_at = self._seen[node_id]
+                values = {"report": report.model_dump(mode="json"), "seen_at": seen_at}
+                known = update(nodes).where(nodes.c.node_id == node_id).values(**values)
+                if (await connection.execute(known)).rowcount == 0:
+                    await connection.execute(insert(nodes).values(node_id=node_id, **values))
+        async with self._database.read() as connection:
+            rows = (await connection.execute(select(nodes))).all()
+        for row in rows:
+            if row.node_id not in self.agents:
+                self._seen[row.node_id] = (NodeReport.model_validate(row.report), row.seen_at)
+
+    async def run(self) -> None:
+        """Heartbeat until cancelled."""
+        while True:
+            try:
+                await self.heartbeat()
+            except OSError as error:
+                log.warning("heartbeat failed", reason=str(error))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def seen(self) -> list[SeenNode]:
+        """Every node heard of within the pruning time, by id."""
+        now = datetime.now(UTC)
+        found = [
+            SeenNode(report, seen_at, max(0.0, (now - seen_at).total_seconds()))
+            for _, (report, seen_at) in sorted(self._seen.items())
+        ]
+        return [node for node in found if node.silent_s < PRUNE_AFTER_S]
+
+    def facts(self, artifacts: Mapping[str, str], active_requests: Mapping[str, int]) -> list[NodeFacts]:
+        """Planner facts of every node. ``artifacts``: model id to file path; ``active_requests``: by node id."""
+        return [
+            node_facts(
+                node.report,
+                silent_s=node.silent_s,
+                artifacts=artifacts,
+                active_requests=active_requests.get(node.report.node_id, 0),
+            )
+            for node in self.seen()
+        ]

@@ -1,0 +1,253 @@
+"""``instance.launch``: from an admitted plan to a routed, proven endpoint.
+
+Every attempt starts from what is there: a runner that already lives is adopted by its id, a finished step is only
+repeated where the world must be looked at again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from wharfinger.access.secrets import InstallationSecret
+from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
+from wharfinger.operations.handler import OperationContext
+from wharfinger.operations.model import PermanentError, RetryableError, Waiting
+from wharfinger.placement.types import RankPlan
+from wharfinger.routing.targets import Target
+from wharfinger.runtimes.inspect import Verdict, inspect
+from wharfinger.store.database import Database
+from wharfinger.workflows import instances as rows
+from wharfinger.workflows.fleet_view import FleetView
+from wharfinger.workflows.instances import Instance, InstanceFailure, InstanceStatus
+from wharfinger.workflows.routes import RoutePublisher
+
+FALLBACK_CONTEXT_TOKENS = 8192
+"""Window when neither card nor memory says one (the contract's back-fill)."""
+_POLL_S = 2.0
+_PROGRESS = {
+    RunnerState.IDLE: 25,
+    RunnerState.LOADING: 40,
+    RunnerState.LOADED: 70,
+    RunnerState.WARMING_UP: 80,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDependencies:
+    """What launching and stopping need."""
+
+    database: Database
+    catalog: CatalogLibrary
+    fleet: FleetView
+    routes: RoutePublisher
+    secret: InstallationSecret
+    drain_timeout_s: float = 30.0
+
+
+class LaunchHandler:
+    """Runs one launch; see the module for the steps."""
+
+    def __init__(self, dependencies: LaunchDependencies) -> None:
+        self._d = dependencies
+
+    async def run(self, context: OperationContext) -> dict[str, Any] | None:
+        """Start the runners of an instance, prove them, route to them.
+
+        Raises:
+            PermanentError: the model cannot be served like this; cleanup follows.
+            RetryableError: a node did not answer; the next attempt starts from discovery.
+        """
+        instance = await self._instance(context)
+        path = await self._files(context, instance)
+        ready = [await self._runner(context, instance, rank, path) for rank in instance.plan.ranks]
+        if context.cancelled:
+            raise PermanentError("cancelled", "the launch was cancelled")
+        await self._inspect(context, instance, ready[0])
+        await self._route(context, instance, ready[0])
+        return {
+            "instance_id": instance.instance_id,
+            "endpoint": ready[0].endpoint,
+            "engine_load_s": ready[0].engine_load_s,
+        }
+
+    async def cleanup(self, context: OperationContext) -> None:
+        """Leave nothing: route withdrawn, runners ended, memory released, the reason kept."""
+        instance_id = context.operation.resource_name
+        async with self._d.database.read() as connection:
+            instance = await rows.get_instance(connection, instance_id)
+        if instance is None:
+            return
+        reports = await end_runners(self._d, instance)
+        operation = context.operation
+        async with self._d.database.begin() as connection:
+            if operation.cancel_requested or context.cancelled:
+                await rows.release(connection, instance_id)
+                await rows.set_status(connection, instance_id, InstanceStatus.DELETED, "cancelled")
+                return
+            code = operation.error_code or "placement_failed"
+            message = operation.error_message or "the launch failed"
+            for report in reports:
+                await rows.save_runner(connection, report)
+            await rows.release_memory(connection, instance_id)
+            await rows.set_status(connection, instance_id, InstanceStatus.FAILED, message)
+            await rows.record_failure(connection, failure_of(instance, code, message, reports))
+
+    async def _instance(self, context: OperationContext) -> Instance:
+        async with self._d.database.read() as connection:
+            instance = await rows.get_instance(connection, context.operation.resource_name)
+        if instance is None:
+            raise PermanentError("instance_gone", "the instance was deleted before it was launched")
+        return instance
+
+    async def _files(self, context: OperationContext, instance: Instance) -> str:
+        path = (await self._d.catalog.get(instance.model_id)).artifact_path
+        if path is None or not Path(path).is_file():
+            raise PermanentError(
+                "download_failed",
+                f"the file of {instance.model_id} is missing ({path or 'no path recorded'}); "
+                "put it back or add the model again with: wharf models add FILE",
+            )
+        await context.checkpoint("files", progress=10, message=f"model file {Path(path).name} is here")
+        return path
+
+    async def _runner(
+        self, context: OperationContext, instance: Instance, rank: RankPlan, path: str
+    ) -> RunnerReport:
+        agent = self._d.fleet.agent(rank.node_id)
+        step = f"runner.{rank.rank}"
+        spec = self._spec(instance, rank, path)
+        await context.persist_identity(
+            f"{step}.identity", {"runner_id": spec.runner_id, "node_id": rank.node_id}
+        )
+        try:
+            report = await agent.start_runner(spec)
+            shown: RunnerState | None = None
+            while report.state not in (RunnerState.READY, RunnerState.RUNNING):
+                if report.state.ended:
+                    raise PermanentError(
+                        report.error_code or "runner_crashed", report.error_message or "the runner ended"
+                    )
+                if report.state is not shown:
+                    shown = report.state
+                    await context.checkpoint(
+                        step,
+                        "running",
+                        payload={"state": shown.value, "pid": report.pid},
+                        progress=_PROGRESS.get(shown, 20),
+                        message=f"{shown.value.removeprefix('Runner').lower()} on {rank.node_id}",
+                    )
+                if context.cancelled:
+                    raise PermanentError("cancelled", "the launch was cancelled")
+                report = await agent.wait_runner(spec.runner_id, report, _POLL_S)
+        except AgentError as error:
+            if error.code == "node_unavailable":
+                raise RetryableError(error.code, str(error)) from error
+            raise PermanentError(error.code, str(error)) from error
+        await context.checkpoint(
+            step,
+            payload={"endpoint": report.endpoint, "engine_load_s": report.engine_load_s},
+            progress=85,
+            message=f"runner {spec.runner_id} is ready",
+        )
+        return report
+
+    def _spec(self, instance: Instance, rank: RankPlan, path: str) -> RunnerSpec:
+        plan = instance.plan
+        return RunnerSpec(
+            runner_id=instance.runner_id(rank.rank),
+            instance_id=instance.instance_id,
+            model_id=instance.model_id,
+            backend=rank.backend,
+            model_path=path,
+            context_tokens=plan.context_tokens or FALLBACK_CONTEXT_TOKENS,
+            slots=plan.settings.slots,
+            port=plan.port,
+            api_key=SecretStr(self._d.secret.runner_key(instance.runner_id(0))),
+            rank=rank.rank,
+            world_size=len(plan.ranks),
+            start_layer=rank.start_layer,
+            end_layer=rank.end_layer,
+            n_layers=instance.card.n_layers,
+            cache_type_k=plan.settings.cache_type_k,
+            cache_type_v=plan.settings.cache_type_v,
+            embedding="TextEmbedding" in instance.card.tasks,
+        )
+
+    async def _inspect(self, context: OperationContext, instance: Instance, report: RunnerReport) -> None:
+        assert report.endpoint is not None, "a ready runner listens"
+        key = self._d.secret.runner_key(instance.runner_id(0))
+        found = await inspect(report.endpoint, instance.model_id, api_key=key)
+        if found.verdict is Verdict.MODEL_MISMATCH:
+            raise PermanentError(
+                "model_mismatch",
+                f"the endpoint serves {', '.join(found.models) or 'nothing'} instead of {instance.model_id}",
+            )
+        if found.verdict is not Verdict.READY:
+            raise Waiting("runtime_starting", f"the endpoint is not ready: {found.reason} at {found.stage}")
+        await context.checkpoint(
+            "inspect",
+            payload={"latency_s": round(found.latency_s, 4)},
+            progress=92,
+            message="endpoint proven",
+        )
+
+    async def _route(self, context: OperationContext, instance: Instance, report: RunnerReport) -> None:
+        assert report.endpoint is not None, "a ready runner listens"
+        await self._d.routes.publish(
+            Target(
+                target_id=instance.runner_id(0),
+                model_id=instance.model_id,
+                upstream_model=instance.model_id,
+                base_url=report.endpoint,
+                instance_id=instance.instance_id,
+                context_tokens=instance.plan.context_tokens,
+                created_unix_s=int(time.time()),
+                tasks=instance.card.tasks,
+            )
+        )
+        async with self._d.database.begin() as connection:
+            await rows.save_runner(connection, report)
+            await rows.mark_observed(connection, instance.instance_id)
+            await rows.set_status(connection, instance.instance_id, InstanceStatus.READY)
+        await context.checkpoint("route", progress=99, message=f"{instance.model_id} is routed")
+
+
+async def end_runners(d: LaunchDependencies, instance: Instance) -> list[RunnerReport]:
+    """Withdraw the route and end every runner of an instance; returns their last reports.
+
+    Raises:
+        RetryableError: a node that may still run one does not answer. Nothing is then called ended.
+    """
+    await d.routes.withdraw(instance.instance_id)
+    reports: list[RunnerReport] = []
+    for rank in instance.plan.ranks:
+        runner_id = instance.runner_id(rank.rank)
+        try:
+            agent = d.fleet.agent(rank.node_id)
+            known = {report.runner_id for report in await agent.runners()}
+            if runner_id in known:
+                reports.append(await agent.stop_runner(runner_id, StopDeadlines()))
+                await agent.forget_runner(runner_id)
+        except AgentError as error:
+            raise RetryableError(error.code, str(error)) from error
+    return reports
+
+
+def failure_of(instance: Instance, code: str, message: str, reports: list[RunnerReport]) -> InstanceFailure:
+    """The failure record of an instance, with the last log lines of its runners."""
+    return InstanceFailure(
+        instance_id=instance.instance_id,
+        model_id=instance.model_id,
+        error_code=code,
+        error_message=message,
+        affected_node_ids=tuple(sorted(set(instance.plan.node_ids))),
+        log_tail=tuple(line for report in reports for line in report.log_tail),
+        recorded_at=datetime.now(UTC),
+    )

@@ -1,0 +1,88 @@
+"""Publishes proven endpoints: rows in the ``targets`` table become the gateway's in-memory route table.
+
+A change made here is live at once; other replicas follow within :data:`REFRESH_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from wharfinger.access.secrets import InstallationSecret
+from wharfinger.routing.targets import RouteTable, Target
+from wharfinger.store.database import Database
+from wharfinger.store.tables import targets
+
+REFRESH_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class RoutePublisher:
+    """The only writer of routes."""
+
+    def __init__(self, database: Database, table: RouteTable, secret: InstallationSecret) -> None:
+        self._database = database
+        self.table = table
+        self._secret = secret
+        self._published: frozenset[Target] | None = None
+
+    async def publish(self, target: Target) -> None:
+        """Register a proven endpoint (replacing one of the same id) and route to it."""
+        async with self._database.begin() as connection:
+            await connection.execute(delete(targets).where(targets.c.target_id == target.target_id))
+            await connection.execute(
+                insert(targets).values(
+                    target_id=target.target_id,
+                    model_id=target.model_id,
+                    upstream_model=target.upstream_model,
+                    base_url=target.base_url,
+                    instance_id=target.instance_id,
+                    context_tokens=target.context_tokens,
+                    tasks=list(target.tasks),
+                    created_at=datetime.fromtimestamp(target.created_unix_s, UTC),
+                )
+            )
+        await self.refresh()
+
+    async def withdraw(self, instance_id: str) -> None:
+        """Stop routing to an instance; requests already running go on."""
+        async with self._database.begin() as connection:
+            await connection.execute(delete(targets).where(targets.c.instance_id == instance_id))
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Publish what the table holds, when it differs from what is published."""
+        async with self._database.read() as connection:
+            rows = (await connection.execute(select(targets))).all()
+        wanted = frozenset(self._target(row) for row in rows)
+        if wanted != self._published:
+            self.table.publish(wanted)
+            self._published = wanted
+
+    async def run(self) -> None:
+        """Follow other replicas' changes until cancelled."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await self.refresh()
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("routes not refreshed, keeping the last ones", reason=type(error).__name__)
+
+    def _target(self, row: Any) -> Target:
+        return Target(
+            target_id=row.target_id,
+            model_id=row.model_id,
+            upstream_model=row.upstream_model,
+            base_url=row.base_url,
+            api_key=self._secret.runner_key(row.target_id),
+            instance_id=row.instance_id,
+            context_tokens=row.context_tokens,
+            created_unix_s=int(row.created_at.timestamp()),
+            tasks=tuple(row.tasks),
+        )

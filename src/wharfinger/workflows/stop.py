@@ -1,0 +1,49 @@
+"""``instance.stop``: withdraw, drain, end the runners, and only then say it is gone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from wharfinger.operations.handler import OperationContext
+from wharfinger.workflows import instances as rows
+from wharfinger.workflows.instances import InstanceStatus
+from wharfinger.workflows.launch import LaunchDependencies, end_runners
+
+_DRAIN_POLL_S = 0.05
+
+
+class StopHandler:
+    """Deletes one instance."""
+
+    def __init__(self, dependencies: LaunchDependencies) -> None:
+        self._d = dependencies
+
+    async def run(self, context: OperationContext) -> dict[str, Any] | None:
+        """Stop an instance; one that is gone already is a success."""
+        instance_id = context.operation.resource_name
+        async with self._d.database.read() as connection:
+            instance = await rows.get_instance(connection, instance_id)
+        if instance is None:
+            return {"instance_id": instance_id}
+        await self._d.routes.withdraw(instance_id)
+        await context.checkpoint("withdraw", progress=20, message="route withdrawn")
+        left = await self._drain(context, instance.runner_id(0))
+        await context.checkpoint("drain", progress=50, message=f"{left} requests were still running")
+        await end_runners(self._d, instance)
+        async with self._d.database.begin() as connection:
+            await rows.release(connection, instance_id)
+            await rows.set_status(connection, instance_id, InstanceStatus.DELETED)
+        await context.checkpoint("delete", progress=99, message="runners ended, memory released")
+        return {"instance_id": instance_id}
+
+    async def cleanup(self, context: OperationContext) -> None:
+        """Finish the stop: half a deletion is no state to leave anything in."""
+        await self.run(context)
+
+    async def _drain(self, context: OperationContext, target_id: str) -> int:
+        """Wait for running requests of this gateway; returns how many are left at the deadline."""
+        deadline = time.monotonic() + self._d.drain_timeout_s
+        while (left := self._d.routes.table.in_flight(target_id)) and time.monotonic() < deadline:
+            await context.sleep(_DRAIN_POLL_S)
+        return left

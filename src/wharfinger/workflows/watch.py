@@ -1,0 +1,117 @@
+"""Sees runners die, and brings instances back after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from sqlalchemy import update
+from sqlalchemy.exc import SQLAlchemyError
+
+from wharfinger.fleet.agent import AgentError, NodeAgent, RunnerReport
+from wharfinger.operations.model import Conflict, NewOperation
+from wharfinger.operations.store import OperationStore
+from wharfinger.store.tables import reservations
+from wharfinger.workflows import instances as rows
+from wharfinger.workflows.admission import INSTANCE, LAUNCH, STOP
+from wharfinger.workflows.instances import Instance, InstanceStatus
+from wharfinger.workflows.launch import LaunchDependencies, end_runners, failure_of
+
+POLL_S = 0.5
+"""A dead runner is seen within this time; the contract allows 2 s."""
+
+log = structlog.get_logger(__name__)
+
+
+class RunnerWatch:
+    """Follows every runner of the nodes this process reaches."""
+
+    def __init__(self, dependencies: LaunchDependencies, operations: OperationStore) -> None:
+        self._d = dependencies
+        self._operations = operations
+        self.reports: dict[str, RunnerReport] = {}
+        """Latest report of every runner on our nodes, by runner id."""
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except (AgentError, SQLAlchemyError, OSError) as error:
+                log.warning("runner watch failed, trying again", reason=str(error))
+            await asyncio.sleep(POLL_S)
+
+    async def look(self) -> None:
+        """Read all runners once, and fail the ready instances whose runner has ended."""
+        seen: dict[str, RunnerReport] = {}
+        for agent in self._d.fleet.agents.values():
+            for report in await agent.runners():
+                seen[report.runner_id] = report
+                if report.state.ended:
+                    await self._ended(agent, report)
+        self.reports = seen
+
+    async def _ended(self, agent: NodeAgent, report: RunnerReport) -> None:
+        async with self._d.database.read() as connection:
+            instance = await rows.get_instance(connection, report.instance_id)
+        if instance is None:
+            await agent.forget_runner(report.runner_id)
+            return
+        if instance.status is not InstanceStatus.READY:
+            return  # its launch or stop operation is at work and sees the same report
+        code = report.error_code or "runner_crashed"
+        message = report.error_message or f"the runner ended with exit code {report.exit_code}"
+        log.error("runner died", instance_id=instance.instance_id, runner_id=report.runner_id, code=code)
+        await end_runners(self._d, instance)
+        async with self._d.database.begin() as connection:
+            await rows.save_runner(connection, report)
+            await rows.release_memory(connection, instance.instance_id)
+            await rows.set_status(connection, instance.instance_id, InstanceStatus.FAILED, message)
+            await rows.record_failure(connection, failure_of(instance, code, message, [report]))
+
+    async def bring_back(self) -> list[str]:
+        """At start: relaunch every instance of our nodes that should run, since runners end with their process.
+
+        Returns the ids of the instances that are being launched again. Instances with unresolved work are left
+        to that work, which resumes by itself.
+        """
+        ours = self._d.fleet.agents.keys()
+        async with self._d.database.read() as connection:
+            placed = await rows.list_instances(connection)
+        relaunched: list[str] = []
+        for instance in placed:
+            if not ours & set(instance.plan.node_ids):
+                continue
+            await self._d.routes.withdraw(instance.instance_id)
+            kind = {
+                InstanceStatus.READY: LAUNCH,
+                InstanceStatus.LAUNCHING: LAUNCH,
+                InstanceStatus.STOPPING: STOP,
+            }.get(instance.status)
+            if kind is not None and await self._resubmit(kind, instance):
+                relaunched.append(instance.instance_id)
+        return relaunched
+
+    async def _resubmit(self, kind: str, instance: Instance) -> bool:
+        new = NewOperation(
+            kind=kind,
+            resource_type=INSTANCE,
+            resource_name=instance.instance_id,
+            request=instance.request | {"instance_id": instance.instance_id},
+            affinity=instance.plan.node_ids[0],
+        )
+        status = InstanceStatus.LAUNCHING if kind == LAUNCH else InstanceStatus.STOPPING
+        try:
+            async with self._d.database.begin() as connection:
+                operation, _ = await self._operations.submit(new, connection)
+                await rows.set_status(
+                    connection, instance.instance_id, status, "restarted", operation_id=operation.operation_id
+                )
+                await connection.execute(
+                    update(reservations)
+                    .where(reservations.c.instance_id == instance.instance_id)
+                    .values(observed=False)
+                )
+        except Conflict:
+            return False
+        return kind == LAUNCH

@@ -1,0 +1,34 @@
+"""Memory arithmetic: what a shard takes, engine by engine, and what a node has to give. Pure and fast."""
+
+from wharfinger.placement.memory.context import (
+    DEFAULT_CONTEXT_TOKENS,
+    MAX_CONTEXT_TOKENS,
+    MIN_CONTEXT_TOKENS,
+    engine_window_cap,
+    largest_context,
+    reserves_context_at_load,
+)
+from wharfinger.placement.memory.footprint import footprint, kv_bytes_per_token, kv_cache_bytes
+from wharfinger.placement.memory.interface import Footprint, Pool, ShardShape
+from wharfinger.placement.memory.pools import host_pool, node_cap_left, shares_host_memory, usable
+from wharfinger.placement.memory.profile import layer_weight_bytes
+
+__all__ = [
+    "DEFAULT_CONTEXT_TOKENS",
+    "MAX_CONTEXT_TOKENS",
+    "MIN_CONTEXT_TOKENS",
+    "Footprint",
+    "Pool",
+    "ShardShape",
+    "engine_window_cap",
+    "footprint",
+    "host_pool",
+    "kv_bytes_per_token",
+    "kv_cache_bytes",
+    "largest_context",
+    "layer_weight_bytes",
+    "node_cap_left",
+    "reserves_context_at_load",
+    "shares_host_memory",
+    "usable",
+]

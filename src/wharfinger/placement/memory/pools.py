@@ -1,0 +1,252 @@
+"""How much of each memory pool of a node may be used now.
+
+Every rule has the same form: the smaller of what is free and a cap. What is free is what was observed, less
+reservations that telemetry does not show yet. The cap is a share of the total, less *every* reservation, seen or
+not: an instance may have claimed more than it has touched so far. Together they count the larger of claims and
+observed use, and charge nothing twice.
+
+=========  =====================================================================================
+discrete   min(total - used, 0.90 total)
+apple      min(available, 0.75 total) of RAM
+apu        min(VRAM free, 0.90 VRAM) + min(max(0, available - 16 GiB), GTT)
+gb10       min(total - used, available - 16 GiB, 0.75 RAM total)
+system     min(available, 0.75 total) of RAM
+=========  =====================================================================================
+
+Unified memory (apple, apu, gb10) is one memory: reservations of the node's RAM and of its devices both count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from wharfinger.placement.memory.backends import CPU, compute_on
+from wharfinger.placement.memory.elements import GIB
+from wharfinger.placement.memory.interface import Pool
+from wharfinger.placement.types import DeviceFacts, MemoryKind, NodeFacts, ReservationFacts
+
+OS_HEADROOM_BYTES = 16 * GIB
+"""Left to the operating system where CPU and GPU share all memory (AMD APU, NVIDIA GB10)."""
+
+
+def vram_cap(total_bytes: int) -> int:
+    """0.90 of a discrete device."""
+    return total_bytes * 9 // 10
+
+
+def ram_cap(total_bytes: int) -> int:
+    """0.75 of RAM: Metal's working set, and room for the rest of the machine."""
+    return total_bytes * 3 // 4
+
+
+@dataclass(slots=True)
+class _Claims:
+    """Reservations of one pool: all of them, and those telemetry does not show yet."""
+
+    total: int = 0
+    unseen: int = 0
+
+    def add(self, reservation: ReservationFacts) -> None:
+        self.total += reservation.size_bytes
+        if not reservation.observed:
+            self.unseen += reservation.size_bytes
+
+
+def usable(node: NodeFacts, backend: str, reservations: Iterable[ReservationFacts]) -> tuple[Pool, ...]:
+    """The pools a backend would load into on a node: one per device it uses, or the node's RAM.
+
+    Args:
+        reservations: those of other nodes are ignored, but pass only this node's where speed matters.
+
+    Returns:
+        Pools in device order. ``usable_bytes`` is ``None`` where a figure is missing, and ``missing`` names it; a GPU
+        backend on a node that reports no such device gives one pool that misses ``devices``. Each pool respects the
+        node's ``memory_cap_bytes``, which is over all pools together: a plan that uses several must also check
+        :func:`node_cap_left`.
+    """
+    compute = compute_on(node, backend)
+    claims = _claims_by_pool(node.node_id, reservations)
+    if compute == CPU:
+        return (_ram_pool(node, claims),)
+    devices = sorted(
+        (device for device in node.devices if _runs_on(device, compute)), key=lambda device: device.index
+    )
+    if devices:
+        return tuple(_device_pool(node, device, claims) for device in devices)
+    if compute == "metal":
+        # Apple machines report one memory; without a device entry its rule is RAM's.
+        return (_ram_pool(node, claims),)
+    return (Pool(device_index=None, usable_bytes=None, missing=("devices",)),)
+
+
+def host_pool(node: NodeFacts, reservations: Iterable[ReservationFacts]) -> Pool:
+    """The node's RAM, for the host parts of a shard that runs on a device of its own."""
+    return _ram_pool(node, _claims_by_pool(node.node_id, reservations))
+
+
+def shares_host_memory(node: NodeFacts, device_index: int | None) -> bool:
+    """Whether a pool and the node's RAM are the same memory, so that host parts come out of the pool as well."""
+    if device_index is None:
+        return True
+    return any(
+        device.index == device_index and device.memory_kind is not MemoryKind.DISCRETE
+        for device in node.devices
+    )
+
+
+def node_cap_left(node: NodeFacts, reservations: Iterable[ReservationFacts]) -> int | None:
+    """What the operator's cap leaves over all pools of the node; ``None`` when there is no cap."""
+    if node.memory_cap_bytes is None:
+        return None
+    claims = _claims_by_pool(node.node_id, reservations)
+    return max(0, node.memory_cap_bytes - sum(pool.total for pool in claims.values()))
+
+
+def _runs_on(device: DeviceFacts, compute: str) -> bool:
+    return device.compute == compute or compute == "vulkan"
+
+
+def _claims_by_pool(node_id: str, reservations: Iterable[ReservationFacts]) -> dict[int | None, _Claims]:
+    claims: dict[int | None, _Claims] = {}
+    for reservation in reservations:
+        if reservation.node_id == node_id:
+            claims.setdefault(reservation.device_index, _Claims()).add(reservation)
+    return claims
+
+
+def _device_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+    match device.memory_kind:
+        case MemoryKind.DISCRETE:
+            return _discrete_pool(node, device, claims)
+        case MemoryKind.APU:
+            return _apu_pool(node, device, claims)
+        case MemoryKind.GB10:
+            return _gb10_pool(node, device, claims)
+        case MemoryKind.APPLE | MemoryKind.SYSTEM:
+            return _ram_pool(node, claims, device.index)
+
+
+def _discrete_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+    total, used = device.total_bytes, device.used_bytes
+    if total is None or used is None:
+        return _missing(device.index, {"total_bytes": total, "used_bytes": used})
+    own = claims.get(device.index, _Claims())
+    return _pool(
+        node,
+        claims,
+        device.index,
+        free=total - used - own.unseen,
+        cap=vram_cap(total) - own.total,
+        counted={
+            "total_bytes": total,
+            "used_bytes": used,
+            "claimed_bytes": own.total,
+            "unseen_bytes": own.unseen,
+        },
+    )
+
+
+def _apu_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+    total, used, gtt = device.total_bytes, device.used_bytes, device.gtt_total_bytes
+    available, ram = node.ram_available_bytes, node.ram_total_bytes
+    if total is None or used is None or gtt is None or available is None or ram is None:
+        figures = {"total_bytes": total, "used_bytes": used, "gtt_total_bytes": gtt}
+        return _missing(device.index, figures | {"ram_available_bytes": available, "ram_total_bytes": ram})
+    own = _all(claims)
+    carve_out = min(total - used, vram_cap(total))
+    return _pool(
+        node,
+        claims,
+        device.index,
+        free=carve_out + min(max(0, available - OS_HEADROOM_BYTES), gtt) - own.unseen,
+        cap=vram_cap(total) + min(max(0, ram - OS_HEADROOM_BYTES), gtt) - own.total,
+        counted={
+            "total_bytes": total,
+            "used_bytes": used,
+            "gtt_total_bytes": gtt,
+            "ram_available_bytes": available,
+            "claimed_bytes": own.total,
+            "unseen_bytes": own.unseen,
+        },
+    )
+
+
+def _gb10_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+    total, used = device.total_bytes, device.used_bytes
+    available, ram = node.ram_available_bytes, node.ram_total_bytes
+    if total is None or used is None or available is None or ram is None:
+        figures = {"total_bytes": total, "used_bytes": used}
+        return _missing(device.index, figures | {"ram_available_bytes": available, "ram_total_bytes": ram})
+    own = _all(claims)
+    return _pool(
+        node,
+        claims,
+        device.index,
+        free=min(total - used, available - OS_HEADROOM_BYTES) - own.unseen,
+        cap=ram_cap(ram) - own.total,
+        counted={
+            "total_bytes": total,
+            "used_bytes": used,
+            "ram_available_bytes": available,
+            "ram_total_bytes": ram,
+            "claimed_bytes": own.total,
+            "unseen_bytes": own.unseen,
+        },
+    )
+
+
+def _ram_pool(node: NodeFacts, claims: dict[int | None, _Claims], device_index: int | None = None) -> Pool:
+    available, total = node.ram_available_bytes, node.ram_total_bytes
+    if available is None or total is None:
+        return _missing(device_index, {"ram_available_bytes": available, "ram_total_bytes": total})
+    own = _all(claims) if _is_unified(node) else claims.get(None, _Claims())
+    return _pool(
+        node,
+        claims,
+        device_index,
+        free=available - own.unseen,
+        cap=ram_cap(total) - own.total,
+        counted={
+            "ram_available_bytes": available,
+            "ram_total_bytes": total,
+            "claimed_bytes": own.total,
+            "unseen_bytes": own.unseen,
+        },
+    )
+
+
+def _is_unified(node: NodeFacts) -> bool:
+    return any(device.memory_kind is not MemoryKind.DISCRETE for device in node.devices)
+
+
+def _all(claims: dict[int | None, _Claims]) -> _Claims:
+    return _Claims(
+        total=sum(pool.total for pool in claims.values()), unseen=sum(pool.unseen for pool in claims.values())
+    )
+
+
+def _pool(
+    node: NodeFacts,
+    claims: dict[int | None, _Claims],
+    device_index: int | None,
+    *,
+    free: int,
+    cap: int,
+    counted: dict[str, int],
+) -> Pool:
+    size_bytes = min(free, cap)
+    if node.memory_cap_bytes is not None:
+        counted["memory_cap_bytes"] = node.memory_cap_bytes
+        size_bytes = min(size_bytes, node.memory_cap_bytes - _all(claims).total)
+    return Pool(device_index=device_index, usable_bytes=max(0, size_bytes), counted=counted)
+
+
+def _missing(device_index: int | None, figures: dict[str, int | None]) -> Pool:
+    prefix = "" if device_index is None else f"devices[{device_index}]."
+    names = tuple(
+        name if name.startswith("ram_") else f"{prefix}{name}"
+        for name, value in figures.items()
+        if value is None
+    )
+    return Pool(device_index=device_index, usable_bytes=None, missing=names)

@@ -1,0 +1,166 @@
+"""The instances API: previews, quick launch, exact create, look-up, delete, list, logs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wharfinger.api.dependencies import Control, IdempotencyKey, Operator, Viewer
+from wharfinger.api.errors import ApiError
+from wharfinger.api.wire import (
+    MAX_CONTEXT_TOKENS,
+    MIN_CONTEXT_TOKENS,
+    instance_wire,
+    preview_wire,
+    view_wire,
+)
+from wharfinger.placement.serial import plan_to_json
+from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
+from wharfinger.workflows.admission import Admitted
+from wharfinger.workflows.control import InstanceView
+
+router = APIRouter(tags=["Instances"])
+
+MAX_NODES = 1024
+ContextTokens = Annotated[int | None, Field(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)]
+
+
+class PlaceInstanceBody(BaseModel):
+    """A quick launch: say what, not where."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model_id: str
+    sharding: Sharding = Sharding.PIPELINE
+    instance_meta: InstanceMeta = InstanceMeta.RING
+    min_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
+    excluded_nodes: list[str] = []
+    context_tokens: ContextTokens = None
+
+
+@router.get("/instance/previews")
+async def preview_placements(
+    control: Control,
+    _: Viewer,
+    model_id: str,
+    node_ids: Annotated[list[str] | None, Query()] = None,
+    excluded_node_ids: Annotated[list[str] | None, Query()] = None,
+    context_tokens: Annotated[int | None, Query(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)] = None,
+    min_nodes: Annotated[int, Query(ge=1, le=MAX_NODES)] = 1,
+    sharding: Sharding | None = None,
+) -> dict[str, Any]:
+    """Where a model could run now, best first, with the reasons where it could not."""
+    excluded = excluded_node_ids or []
+    request = PlanRequest(
+        sharding=sharding or Sharding.PIPELINE,
+        min_nodes=min_nodes,
+        excluded_node_ids=frozenset(excluded),
+        required_node_ids=frozenset(node_ids or []),
+        context_tokens=context_tokens,
+    )
+    card, rows = await control.previews(model_id, request)
+    if sharding is not None:
+        rows = tuple(row for row in rows if row.sharding is sharding)
+    return {"previews": [preview_wire(row, card, excluded) for row in rows]}
+
+
+@router.post("/place_instance")
+async def place_instance(
+    control: Control, _: Operator, body: PlaceInstanceBody, idempotency_key: IdempotencyKey
+) -> dict[str, Any]:
+    """Launch a model where the planner thinks best. Follow the answer's ``operation_id``."""
+    request = PlanRequest(
+        sharding=body.sharding,
+        meta=body.instance_meta,
+        min_nodes=body.min_nodes,
+        excluded_node_ids=frozenset(body.excluded_nodes),
+        context_tokens=body.context_tokens,
+    )
+    admitted = await control.place(body.model_id, request, idempotency_key=idempotency_key)
+    return acknowledgement(admitted, admitted.instance_id)
+
+
+@router.get("/instance")
+async def list_instances(control: Control, _: Viewer) -> dict[str, Any]:
+    """Every instance with its status and runners."""
+    return {"instances": [view_wire(view) for view in await control.instances()]}
+
+
+@router.get("/instance/{instance_id}")
+async def get_instance(control: Control, _: Viewer, instance_id: str) -> dict[str, Any]:
+    """The placement of one instance, as the contract's tagged object."""
+    return tagged(await control.instance(instance_id))
+
+
+@router.get("/api/v1/instances/{instance_id}")
+async def show_instance(control: Control, _: Viewer, instance_id: str) -> dict[str, Any]:
+    """One instance with its status, runners, plan and the failure that ended it."""
+    view = await control.instance(instance_id)
+    failure = next((f for f in await control.failures() if f.instance_id == instance_id), None)
+    return view_wire(view) | {
+        "plan": plan_to_json(view.instance.plan),
+        "failure": None
+        if failure is None
+        else {
+            "code": failure.error_code,
+            "message": failure.error_message,
+            "log_tail": list(failure.log_tail),
+            "recorded_at": failure.recorded_at.isoformat(),
+        },
+    }
+
+
+@router.delete("/instance/{instance_id}")
+async def delete_instance(control: Control, _: Operator, instance_id: str) -> dict[str, Any]:
+    """Stop an instance and release what it holds. The work goes on under ``operation_id``."""
+    operation = await control.stop(instance_id)
+    return {
+        "message": "Command received.",
+        "command_id": operation.operation_id,
+        "instance_id": instance_id,
+        "operation_id": operation.operation_id,
+    }
+
+
+@router.get("/api/v1/instances/{instance_id}/logs")
+async def read_logs(
+    control: Control,
+    _: Viewer,
+    instance_id: str,
+    offset: int = 0,
+    limit_bytes: Annotated[int, Query(ge=1, le=1 << 20)] = 1 << 16,
+    rank: Annotated[int, Query(ge=0)] = 0,
+) -> dict[str, Any]:
+    """A runner's log from ``offset`` (negative: from the end). Ask again from ``next_offset`` to follow it."""
+    view = await control.instance(instance_id)
+    ranks = len(view.instance.plan.ranks)
+    if rank >= ranks:
+        raise ApiError(400, "invalid_rank", f"rank {rank} does not exist; accepted: 0 to {ranks - 1}", param="rank")
+    chunk = await control.read_log(instance_id, offset, limit_bytes, rank)
+    return chunk.model_dump(mode="json")
+
+
+def acknowledgement(admitted: Admitted, command_id: str) -> dict[str, Any]:
+    """The contract's answer to an accepted launch, with our operation."""
+    return {
+        "message": "Command received.",
+        "command_id": command_id,
+        "instance_id": admitted.instance_id,
+        "operation_id": admitted.operation.operation_id,
+        "model_card": admitted.card.to_wire(),
+    }
+
+
+def tagged(view: InstanceView) -> dict[str, Any]:
+    """The wire shape of a stored instance."""
+    instance = view.instance
+    asked = instance.request.get("request", {})
+    return instance_wire(
+        instance.instance_id,
+        instance.card,
+        instance.plan,
+        excluded=list(asked.get("excluded_node_ids", [])),
+        wished=asked.get("context_tokens"),
+    )

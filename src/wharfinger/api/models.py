@@ -1,0 +1,93 @@
+"""The catalog: ``GET /models``, one model, adding a file, removing a custom card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from wharfinger.api.dependencies import Control, Operator, Viewer
+from wharfinger.api.errors import ApiError
+from wharfinger.catalog.gguf import GgufError
+from wharfinger.catalog.library import CatalogConflict, CatalogEntry
+
+router = APIRouter(tags=["Models"])
+
+
+class AddFileBody(BaseModel):
+    """A model file on the control plane's machine."""
+
+    path: str = Field(description="Absolute path of a GGUF file on the machine the control plane runs on")
+    model_id: str | None = Field(default=None, description="Name to serve it under; by default from its header")
+
+
+@router.get("/models")
+async def list_models(control: Control, _: Viewer, status: str | None = None) -> dict[str, Any]:
+    """Models this installation is authorised to run. ``status=downloaded`` keeps those whose file is here."""
+    if status not in (None, "downloaded"):
+        raise ApiError(400, "invalid_status", f"status {status!r} is unknown; accepted: downloaded", param="status")
+    entries = await control.catalog.list()
+    if status == "downloaded":
+        entries = [entry for entry in entries if entry.artifact_path and Path(entry.artifact_path).is_file()]
+    return {"object": "list", "data": [_entry(entry) for entry in entries]}
+
+
+@router.get("/api/v1/models/{model_id:path}")
+async def show_model(control: Control, _: Viewer, model_id: str) -> dict[str, Any]:
+    """One model with its whole card."""
+    entry = await control.catalog.get(model_id)
+    return _entry(entry) | {"card": entry.card.to_wire(), "card_digest": entry.card.digest}
+
+
+@router.post("/api/v1/models", status_code=201)
+async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[str, Any]:
+    """Read a GGUF header on the control plane's machine and add its card to the catalog."""
+    path = Path(body.path)
+    if not path.is_absolute():
+        raise ApiError(400, "path_not_absolute", f"path {body.path!r} must be absolute", param="path")
+    try:
+        await control.catalog.add_file(path, body.model_id)
+    except GgufError as error:
+        raise ApiError(400, "invalid_model_file", str(error), param="path") from error
+    except CatalogConflict as error:
+        raise ApiError(409, "model_exists", str(error), param="model_id") from error
+    except (OSError, ValueError) as error:
+        raise ApiError(400, "invalid_model_file", str(error), param="path") from error
+    await control.fleet.measure()
+    entries = [entry for entry in await control.catalog.list() if entry.artifact_path == str(path)]
+    return _entry(entries[-1])
+
+
+def _entry(entry: CatalogEntry) -> dict[str, Any]:
+    card = entry.card
+    return {
+        "id": card.model_id,
+        "object": "model",
+        "created": int(entry.created_at.timestamp()),
+        "owned_by": "wharfinger",
+        "hugging_face_id": card.source_repository,
+        "name": card.model_id,
+        "description": "",
+        "context_length": card.context_length,
+        "tags": _tags(entry),
+        "storage_size_megabytes": card.storage_size.in_bytes // (1024 * 1024),
+        "supports_tensor": card.supports_tensor,
+        "tasks": list(card.tasks),
+        "is_custom": card.is_custom,
+        "family": card.family,
+        "quantization": card.quantization,
+        "base_model": card.base_model,
+        "capabilities": list(card.capabilities),
+        "architecture": card.architecture,
+        "n_layers": card.n_layers,
+        "catalog_source": entry.source,
+        "artifact_path": entry.artifact_path,
+    }
+
+
+def _tags(entry: CatalogEntry) -> list[str]:
+    card = entry.card
+    found = [tag for tag in ("thinking", "vision", "embedding") if tag in card.capabilities]
+    return found + (["tensor"] if card.supports_tensor else [])

@@ -1,0 +1,146 @@
+"""Durable work: listing, one operation, its events (paged and as a stream), cancel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from wharfinger.api.dependencies import Control, Operator, Viewer
+from wharfinger.api.errors import ApiError
+from wharfinger.operations.feed import OperationFeed
+from wharfinger.operations.model import Operation, OperationEvent, OperationState, OperationStep
+from wharfinger.operations.store import UnknownOperation
+from wharfinger.workflows.control import ControlPlane
+
+router = APIRouter(prefix="/api/v1/operations", tags=["Operations"])
+
+
+@router.get("")
+async def list_operations(
+    control: Control,
+    _: Viewer,
+    kind: str | None = None,
+    state: OperationState | None = None,
+    resource: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Operations, newest first. Ask again with ``next_cursor`` for older ones."""
+    try:
+        page = await control.operations.list(
+            kind=kind, state=state, resource_name=resource, limit=limit, cursor=cursor
+        )
+    except ValueError as error:
+        raise ApiError(400, "invalid_cursor", str(error), param="cursor") from error
+    return {"operations": [operation_wire(found) for found in page.operations], "next_cursor": page.next_cursor}
+
+
+@router.get("/{operation_id}")
+async def show_operation(control: Control, _: Viewer, operation_id: str) -> dict[str, Any]:
+    """One operation with its steps."""
+    operation = await _get(control, operation_id)
+    steps = await control.operations.steps(operation_id)
+    return operation_wire(operation) | {"steps": [_step_wire(step) for step in steps]}
+
+
+@router.get("/{operation_id}/events")
+async def operation_events(
+    request: Request,
+    control: Control,
+    _: Viewer,
+    operation_id: str,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+) -> Any:
+    """Events in order. ``Accept: text/event-stream`` follows them live and resumes from ``Last-Event-ID``."""
+    await _get(control, operation_id)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        start = last_event_id if last_event_id is not None else after
+        return StreamingResponse(
+            _stream(control, operation_id, start),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+    events = await control.operations.events(operation_id, after_sequence=after, limit=limit)
+    following = events[-1].sequence if len(events) == limit else None
+    return {"events": [_event_wire(event) for event in events], "next_after": following}
+
+
+@router.post("/{operation_id}/cancel", status_code=202)
+async def cancel_operation(control: Control, _: Operator, operation_id: str) -> dict[str, Any]:
+    """Ask to cancel. Queued work ends at once; running work stops cooperatively and cleans up."""
+    await _get(control, operation_id)
+    operation = await control.operations.request_cancel(operation_id)
+    control.worker.wake()
+    return operation_wire(operation)
+
+
+async def _get(control: ControlPlane, operation_id: str) -> Operation:
+    try:
+        return await control.operations.get(operation_id)
+    except UnknownOperation as error:
+        raise ApiError(404, "operation_not_found", str(error), param="operation_id") from error
+
+
+async def _stream(control: ControlPlane, operation_id: str, after: int) -> AsyncIterator[bytes]:
+    feed = OperationFeed(control.operations)
+    async for event in feed.follow(operation_id, after_sequence=after):
+        data = orjson.dumps(_event_wire(event)).decode()
+        yield f"id: {event.sequence}\nevent: {event.type}\ndata: {data}\n\n".encode()
+    operation = await control.operations.get(operation_id)
+    yield f"event: end\ndata: {orjson.dumps(operation_wire(operation)).decode()}\n\n".encode()
+
+
+def operation_wire(operation: Operation) -> dict[str, Any]:
+    """An operation as JSON."""
+    return {
+        "id": operation.operation_id,
+        "kind": operation.kind,
+        "resource_type": operation.resource_type,
+        "resource": operation.resource_name,
+        "state": operation.state.value,
+        "progress": operation.progress,
+        "message": operation.message,
+        "waiting_reason": operation.waiting_reason,
+        "error": None
+        if operation.error_code is None
+        else {
+            "code": operation.error_code,
+            "message": operation.error_message,
+            "retryable": operation.error_retryable,
+        },
+        "attempt": operation.attempt,
+        "max_attempts": operation.max_attempts,
+        "cancel_requested": operation.cancel_requested,
+        "result": operation.result,
+        "created_at": operation.created_at.isoformat(),
+        "updated_at": operation.updated_at.isoformat(),
+        "completed_at": None if operation.completed_at is None else operation.completed_at.isoformat(),
+        "next_attempt_at": None if operation.next_attempt_at is None else operation.next_attempt_at.isoformat(),
+    }
+
+
+def _step_wire(step: OperationStep) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "status": step.status,
+        "payload": step.payload,
+        "attempt": step.attempt,
+        "updated_at": step.updated_at.isoformat(),
+    }
+
+
+def _event_wire(event: OperationEvent) -> dict[str, Any]:
+    return {
+        "sequence": event.sequence,
+        "type": event.type,
+        "level": event.level,
+        "message": event.message,
+        "payload": event.payload,
+        "at": event.at.isoformat(),
+    }

@@ -1,0 +1,155 @@
+"""``GET /state``: the whole fleet in the contract's shape, and ``/api/v1/nodes``: nodes for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from wharfinger.api.dependencies import Control, Viewer
+from wharfinger.api.instances import tagged
+from wharfinger.api.wire import failure_wire, runner_wire
+from wharfinger.fleet.agent import NodeReport
+from wharfinger.workflows.control import ControlPlane
+from wharfinger.workflows.facts import UNREACHABLE_AFTER_S
+from wharfinger.workflows.fleet_view import SeenNode
+
+router = APIRouter()
+
+DISK_FULL_BYTES = 2 << 30
+DISK_LOW_BYTES = 10 << 30
+WARN_AFTER_S = 10.0
+
+
+@router.get("/state", tags=["State & Tracing"])
+async def state(control: Control, _: Viewer) -> dict[str, Any]:
+    """Instances, runners, telemetry, health and failures of one moment."""
+    views = await control.instances()
+    nodes = control.fleet.seen()
+    return {
+        "instances": {view.instance.instance_id: tagged(view) for view in views},
+        "runners": {report.runner_id: runner_wire(report) for view in views for report in view.runners},
+        "downloads": {node.report.node_id: await _downloads(control, node.report) for node in nodes},
+        "tasks": {},
+        "lastSeen": {node.report.node_id: node.seen_at.isoformat() for node in nodes},
+        "topology": {"nodes": [node.report.node_id for node in nodes], "connections": {}},
+        "tracingEnabled": False,
+        "lastEventAppliedIdx": control.table.generation,
+        "nodeMemory": {node.report.node_id: _memory(node.report) for node in nodes},
+        "nodeSystem": {node.report.node_id: _system(node.report) for node in nodes},
+        "nodeIdentities": {node.report.node_id: _identity(node.report) for node in nodes},
+        "nodeDisk": {node.report.node_id: _disk(node.report) for node in nodes},
+        "nodeResources": {node.report.node_id: _resources(node.report) for node in nodes},
+        "nodeHealth": {node.report.node_id: health(node) for node in nodes},
+        "instanceFailures": [failure_wire(failure) for failure in await control.failures()],
+    }
+
+
+@router.get("/api/v1/nodes", tags=["Nodes"])
+async def list_nodes(control: Control, _: Viewer) -> dict[str, Any]:
+    """Every node heard of lately: its telemetry, its engines, its health, and what is reserved on it."""
+    await control.fleet.measure()
+    snapshot = await control.snapshot()
+    reserved: dict[str, int] = {}
+    for reservation in snapshot.reservations:
+        reserved[reservation.node_id] = reserved.get(reservation.node_id, 0) + reservation.size_bytes
+    return {
+        "nodes": [
+            node.report.model_dump(mode="json")
+            | {
+                "seen_at": node.seen_at.isoformat(),
+                "health": health(node),
+                "reserved_bytes": reserved.get(node.report.node_id, 0),
+            }
+            for node in control.fleet.seen()
+        ]
+    }
+
+
+async def _downloads(control: ControlPlane, report: NodeReport) -> list[dict[str, Any]]:
+    here = set(report.artifact_files)
+    return [
+        {
+            "DownloadCompleted": {
+                "nodeId": report.node_id,
+                "modelId": entry.card.model_id,
+                "total": {"inBytes": entry.card.storage_size.in_bytes},
+                "readOnly": False,
+            }
+        }
+        for entry in await control.catalog.list()
+        if entry.artifact_path in here
+    ]
+
+
+def _amount(size_bytes: int | None) -> dict[str, int] | None:
+    return None if size_bytes is None else {"inBytes": size_bytes}
+
+
+def _memory(report: NodeReport) -> dict[str, Any]:
+    return {
+        "ramTotal": _amount(report.ram_total_bytes),
+        "ramAvailable": _amount(report.ram_available_bytes),
+        "swapTotal": _amount(report.swap_total_bytes),
+        "swapAvailable": _amount(report.swap_available_bytes),
+    }
+
+
+def _system(report: NodeReport) -> dict[str, Any]:
+    device = report.devices[0] if report.devices else None
+    return {
+        "cpuPercent": report.cpu_percent,
+        "accelerator": {
+            "vendor": device.vendor if device else "cpu",
+            "name": device.name if device else report.cpu_model,
+            "vramTotalBytes": device.total_bytes if device else None,
+            "vramUsedBytes": device.used_bytes if device else None,
+            "gttTotalBytes": device.gtt_total_bytes if device else None,
+            "computeCapability": device.compute_capability if device else None,
+        },
+    }
+
+
+def _identity(report: NodeReport) -> dict[str, Any]:
+    return {"friendlyName": report.name, "modelId": report.cpu_model, "osVersion": report.os}
+
+
+def _disk(report: NodeReport) -> dict[str, Any]:
+    return {"total": _amount(report.disk_total_bytes), "available": _amount(report.disk_free_bytes)}
+
+
+def _resources(report: NodeReport) -> dict[str, Any]:
+    return {
+        "backends": sorted(tag for engine in report.engines for tag in engine.backends),
+        "participation": report.role,
+        "engineBuilds": {engine.engine: engine.build or engine.version for engine in report.engines},
+        "hardwareClasses": sorted({device.name for device in report.devices}),
+    }
+
+
+def health(node: SeenNode) -> dict[str, Any]:
+    """``{level, reasons}`` of a node: the worst reason is the level, each reason says what to do."""
+    reasons: list[tuple[str, str, str, str]] = []
+    free = node.report.disk_free_bytes
+    if node.silent_s > UNREACHABLE_AFTER_S:
+        reasons.append(
+            ("error", "unreachable", f"silent for {node.silent_s:.0f} s", "check that the node is up and connected")
+        )
+    elif node.silent_s > WARN_AFTER_S:
+        reasons.append(
+            ("warn", "unreachable", f"silent for {node.silent_s:.0f} s", "wait for its next report")
+        )
+    if free is not None and free <= DISK_FULL_BYTES:
+        reasons.append(("error", "disk_full", f"{free} bytes free", "free disk space in the data directory"))
+    elif free is not None and free < DISK_LOW_BYTES:
+        reasons.append(("warn", "disk_low", f"{free} bytes free", "free disk space in the data directory"))
+    if not node.report.engines:
+        reasons.append(
+            ("warn", "no_engine", "no engine found", "install one: pip install 'wharfinger[llama]'")
+        )
+    levels = {level for level, *_ in reasons}
+    level = "error" if "error" in levels else "warn" if "warn" in levels else "ok"
+    return {
+        "level": level,
+        "reasons": [{"code": code, "message": text, "remediation": fix} for _, code, text, fix in reasons],
+    }

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request
 
-from wharfinger.access.authenticator import Authenticator
 from wharfinger.access.keys import KeyStore
 from wharfinger.access.principals import Principal, Role
 from wharfinger.api.errors import ApiError
+from wharfinger.api.guard import PRINCIPAL
 from wharfinger.workflows.control import ControlPlane
 
 MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
@@ -27,18 +27,9 @@ def key_store(request: Request) -> KeyStore:
 
 
 def _caller(request: Request) -> Principal:
-    authenticator: Authenticator = request.app.state.authenticator
-    principal = authenticator.authenticate(request.scope["headers"])
-    if principal is None:
-        raise ApiError(
-            401,
-            "unauthorized",
-            "this route wants an API key: send `Authorization: Bearer KEY` (the first admin key lies in admin.key "
-            "in the data directory)",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+    """The caller the guard let in."""
     _same_origin(request)
-    return principal
+    return request.scope[PRINCIPAL]
 
 
 def _same_origin(request: Request) -> None:

@@ -81,7 +81,9 @@ def _placement_refused(_: Request, refused: Exception) -> JSONResponse:
 def _unknown_model(_: Request, unknown: Exception) -> JSONResponse:
     assert isinstance(unknown, UnknownModel)
     return _respond(
-        ApiError(404, "model_not_found", str(unknown), param="model_id", details={"closest": list(unknown.closest)})
+        ApiError(
+            404, "model_not_found", str(unknown), param="model_id", details={"closest": list(unknown.closest)}
+        )
     )
 
 

@@ -137,7 +137,9 @@ async def read_logs(
     view = await control.instance(instance_id)
     ranks = len(view.instance.plan.ranks)
     if rank >= ranks:
-        raise ApiError(400, "invalid_rank", f"rank {rank} does not exist; accepted: 0 to {ranks - 1}", param="rank")
+        raise ApiError(
+            400, "invalid_rank", f"rank {rank} does not exist; accepted: 0 to {ranks - 1}", param="rank"
+        )
     chunk = await control.read_log(instance_id, offset, limit_bytes, rank)
     return chunk.model_dump(mode="json")
 

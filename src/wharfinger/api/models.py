@@ -20,14 +20,18 @@ class AddFileBody(BaseModel):
     """A model file on the control plane's machine."""
 
     path: str = Field(description="Absolute path of a GGUF file on the machine the control plane runs on")
-    model_id: str | None = Field(default=None, description="Name to serve it under; by default from its header")
+    model_id: str | None = Field(
+        default=None, description="Name to serve it under; by default from its header"
+    )
 
 
 @router.get("/models")
 async def list_models(control: Control, _: Viewer, status: str | None = None) -> dict[str, Any]:
     """Models this installation is authorised to run. ``status=downloaded`` keeps those whose file is here."""
     if status not in (None, "downloaded"):
-        raise ApiError(400, "invalid_status", f"status {status!r} is unknown; accepted: downloaded", param="status")
+        raise ApiError(
+            400, "invalid_status", f"status {status!r} is unknown; accepted: downloaded", param="status"
+        )
     entries = await control.catalog.list()
     if status == "downloaded":
         entries = [entry for entry in entries if entry.artifact_path and Path(entry.artifact_path).is_file()]

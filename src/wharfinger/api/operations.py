@@ -36,7 +36,10 @@ async def list_operations(
         )
     except ValueError as error:
         raise ApiError(400, "invalid_cursor", str(error), param="cursor") from error
-    return {"operations": [operation_wire(found) for found in page.operations], "next_cursor": page.next_cursor}
+    return {
+        "operations": [operation_wire(found) for found in page.operations],
+        "next_cursor": page.next_cursor,
+    }
 
 
 @router.get("/{operation_id}")
@@ -121,7 +124,9 @@ def operation_wire(operation: Operation) -> dict[str, Any]:
         "created_at": operation.created_at.isoformat(),
         "updated_at": operation.updated_at.isoformat(),
         "completed_at": None if operation.completed_at is None else operation.completed_at.isoformat(),
-        "next_attempt_at": None if operation.next_attempt_at is None else operation.next_attempt_at.isoformat(),
+        "next_attempt_at": None
+        if operation.next_attempt_at is None
+        else operation.next_attempt_at.isoformat(),
     }
 
 

@@ -133,7 +133,12 @@ def health(node: SeenNode) -> dict[str, Any]:
     free = node.report.disk_free_bytes
     if node.silent_s > UNREACHABLE_AFTER_S:
         reasons.append(
-            ("error", "unreachable", f"silent for {node.silent_s:.0f} s", "check that the node is up and connected")
+            (
+                "error",
+                "unreachable",
+                f"silent for {node.silent_s:.0f} s",
+                "check that the node is up and connected",
+            )
         )
     elif node.silent_s > WARN_AFTER_S:
         reasons.append(

@@ -23,7 +23,11 @@ MAX_CONTEXT_TOKENS = 1_048_576
 
 
 def instance_wire(
-    instance_id: str, card: ModelCard, plan: Plan, excluded: list[str] | None = None, wished: int | None = None
+    instance_id: str,
+    card: ModelCard,
+    plan: Plan,
+    excluded: list[str] | None = None,
+    wished: int | None = None,
 ) -> dict[str, Any]:
     """A placement as the contract's tagged instance."""
     card_wire = card.to_wire()

@@ -43,7 +43,12 @@ class NewOperation:
     """Bound on attempts that ended in a retryable *error*; waiting costs none."""
     wait_deadline_s: float | None = None
     """Total seconds the operation may spend waiting before it fails with ``wait_deadline_exceeded``."""
+    """None waits without end."""
     delay_s: float = 0.0
+    """Earliest start, counted from the submission."""
+    cleanup_if_unstarted: bool = False
+    """True when the submitter's own transaction wrote something that ``cleanup`` must undo (an instance, a
+    reservation): cancelling then runs ``cleanup`` even if no worker has started the operation yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,12 @@ class Operation:
     """0..100, never falls."""
     message: str
     waiting_reason: str | None
+    """Why it waits; while an attempt is under way, why it waited last."""
     error_code: str | None
     error_message: str | None
     error_retryable: bool | None
     attempt: int
+    """Number of the attempt under way or last ended with an error; a wait and a graceful stop give theirs back."""
     max_attempts: int
     cancel_requested: bool
     affinity: str | None
@@ -76,6 +83,32 @@ class Operation:
     created_at: datetime
     updated_at: datetime
     completed_at: datetime | None
+    wait_deadline_s: float | None = None
+    waited_s: float = 0.0
+    """Seconds of finished waits; a wait under way counts from ``waiting_since``."""
+    waiting_since: datetime | None = None
+    cleaning_for: OperationState | None = None
+    """The end that the cleanup under way leads to (``failed`` or ``cancelled``); None while there is none."""
+    cleanup_failures: int = 0
+    cleanup_if_unstarted: bool = False
+    last_sequence: int = 0
+    """Number of events so far, which is the sequence of the latest."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that is held on it, or None."""
+        if self.lease_owner is None:
+            return None
+        return Lease(self.operation_id, self.lease_owner, self.lease_generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Proof of holding an operation: every write of a worker carries it, and fails once it is not the newest."""
+
+    operation_id: str
+    owner: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +120,7 @@ class OperationStep:
     payload: dict[str, Any] | None
     attempt: int
     updated_at: datetime
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +155,7 @@ class RetryableError(OperationError):
     retryable = True
 
 
-class Waiting(Exception):  # noqa: N818 - not an error: the handler has nothing to do yet
+class Waiting(Exception):
     """Nothing is wrong, something is not there yet (capacity, readiness, drain). Costs no attempt."""
 
     def __init__(self, reason: str, message: str, *, retry_after_s: float = 1.0) -> None:
@@ -130,7 +164,7 @@ class Waiting(Exception):  # noqa: N818 - not an error: the handler has nothing 
         self.retry_after_s = retry_after_s
 
 
-class Conflict(Exception):  # noqa: N818
+class Conflict(Exception):
     """Refused at submission: the key was used for another body, or the resource has unresolved work."""
 
     def __init__(self, code: str, message: str, operation_id: str) -> None:
@@ -139,5 +173,15 @@ class Conflict(Exception):  # noqa: N818
         self.operation_id = operation_id
 
 
-class LeaseLost(Exception):  # noqa: N818
+class UnknownOperation(LookupError):
+    """No operation has this id (any more: finished ones are pruned after the configured time)."""
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(
+            f"there is no operation {operation_id!r}; finished operations are pruned after a while"
+        )
+        self.operation_id = operation_id
+
+
+class LeaseLost(Exception):
     """This worker no longer holds the operation; its write changed nothing."""

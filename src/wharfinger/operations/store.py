@@ -1,0 +1,383 @@
+"""Operations in the database, the same on SQLite and PostgreSQL.
+
+Each method is one transaction. A worker's write selects its row by id, owner, generation and unexpired lease, all
+in the database and by the database's clock, locks it, applies a rule of :mod:`wharfinger.operations.transitions` and
+writes what the rule says: row, step and events together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Select, and_, bindparam, delete, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from wharfinger.operations import rows
+from wharfinger.operations.model import (
+    Conflict,
+    Lease,
+    LeaseLost,
+    NewOperation,
+    Operation,
+    OperationEvent,
+    OperationState,
+    OperationStep,
+    UnknownOperation,
+)
+from wharfinger.operations.port import ClaimRequest
+from wharfinger.operations.signals import WORK, Signals, cancel_of, events_of
+from wharfinger.operations.transitions import (
+    Change,
+    Claim,
+    EventDraft,
+    Expire,
+    RequestCancel,
+    Rule,
+    submitted,
+)
+from wharfinger.store.database import Database
+from wharfinger.store.tables import operation_steps, operations
+
+_T = TypeVar("_T")
+_MAX_PAGE = 1000
+_columns = operations.c
+
+
+@dataclass(frozen=True, slots=True)
+class OperationPage:
+    """Part of a list, newest first."""
+
+    items: Sequence[Operation]
+    next_cursor: str | None
+    """Pass it as ``cursor`` for the next page; None on the last."""
+
+
+class OperationStore:
+    """Durable operations. Every method may raise ``StoreUnavailable``; see the class's module for the rest."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.signals = Signals()
+        now = database.now()
+        fence = (
+            _columns.operation_id == bindparam("key"),
+            _columns.lease_owner == bindparam("owner"),
+            _columns.lease_generation == bindparam("generation"),
+            _columns.due_at > now,
+        )
+        self._now = select(now)
+        self._fenced = select(operations, now.label("now")).where(*fence).with_for_update()
+        self._fenced_with_step = (
+            select(operations, now.label("now"), *(c.label(f"step_{c.name}") for c in operation_steps.c))
+            .join(
+                operation_steps,
+                and_(
+                    operation_steps.c.operation_id == _columns.operation_id,
+                    operation_steps.c.name == bindparam("step"),
+                ),
+                isouter=True,
+            )
+            .where(*fence)
+            .with_for_update(of=operations)
+        )
+        self._by_id = select(operations, now.label("now")).where(_columns.operation_id == bindparam("key"))
+        self._skip_locked = select(operations, now.label("now")).with_for_update(skip_locked=True)
+        self._upsert_step = rows.upsert_step(database.is_sqlite)
+        self._insert_operation = rows.insert_operation(database.is_sqlite)
+
+    async def submit(
+        self, new: NewOperation, connection: AsyncConnection | None = None
+    ) -> tuple[Operation, bool]:
+        """Enqueue ``new``; or find the operation that the same kind, idempotency key and body made before.
+
+        Args:
+            new: the work.
+            connection: a transaction of ``Database.begin()`` to take part in, so that what the work is about is
+                committed together with it. After its commit call :meth:`announce`, or workers see it only at their
+                next poll.
+
+        Returns:
+            The operation, and True when this call made it.
+
+        Raises:
+            Conflict: ``idempotency_key_reused`` (same key, other body) or ``resource_busy`` (another unresolved
+                operation has the resource); it names that operation. Nothing was written, and a transaction that
+                was passed in is still good.
+        """
+        if connection is not None:
+            return await connection.run_sync(self._submit, new)
+        result = await self.database.run(partial(self._submit, new=new))
+        self.announce()
+        return result
+
+    def announce(self) -> None:
+        """Tell the workers of this process that something may be claimable."""
+        self.signals.notify(WORK)
+
+    async def get(self, operation_id: str) -> Operation:
+        """The operation. Raises UnknownOperation."""
+        found = await self._read(self._by_id, {"key": operation_id})
+        if not found:
+            raise UnknownOperation(operation_id)
+        return rows.read_operation(found[0])
+
+    async def list(
+        self,
+        *,
+        kind: str | None = None,
+        states: Collection[OperationState] = (),
+        resource_type: str | None = None,
+        resource_name: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> OperationPage:
+        """Operations that match all that is given, newest first, at most ``limit`` (1..1000) of them."""
+        _check_limit(limit)
+        query = select(operations).order_by(_columns.operation_id.desc()).limit(limit + 1)
+        equal = (
+            (_columns.kind, kind),
+            (_columns.resource_type, resource_type),
+            (_columns.resource_name, resource_name),
+        )
+        query = query.where(*(column == value for column, value in equal if value is not None))
+        if states:
+            query = query.where(_columns.state.in_([state.value for state in states]))
+        if cursor is not None:
+            query = query.where(_columns.operation_id < cursor)
+        found = [rows.read_operation(row) for row in await self._read(query, {})]
+        more = len(found) > limit
+        return OperationPage(found[:limit], found[limit - 1].operation_id if more else None)
+
+    async def steps(self, operation_id: str) -> Sequence[OperationStep]:
+        """Checkpoints in the order of their latest change; empty for an unknown operation."""
+        return [rows.read_step(row) for row in await self._read(rows.SELECT_STEPS, {"key": operation_id})]
+
+    async def events(
+        self, operation_id: str, after_sequence: int = 0, limit: int = 100
+    ) -> Sequence[OperationEvent]:
+        """Events after ``after_sequence`` in order, at most ``limit`` (1..1000); empty for an unknown operation."""
+        _check_limit(limit)
+        values = {"key": operation_id, "after_sequence": after_sequence, "page_size": limit}
+        return [rows.read_event(row) for row in await self._read(rows.SELECT_EVENTS, values)]
+
+    async def request_cancel(self, operation_id: str) -> Operation:
+        """Ask that the operation stop, and return it as it then is.
+
+        One that has not started is ``cancelled`` at once (or ``cancelling``, if its submitter left something to
+        clean up); one under way becomes ``cancelling``; a finished one stays as it is. Raises UnknownOperation.
+        """
+        operation = await self.database.run(partial(self._request_cancel, operation_id=operation_id))
+        self.signals.notify(cancel_of(operation_id))
+        self._committed(operation_id)
+        self.announce()
+        return operation
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
+        """Lease up to ``request.limit`` due operations; rows that another worker is taking are passed over."""
+        claimed = await self.database.run(partial(self._claim, request=request))
+        for operation in claimed:
+            self._committed(operation.operation_id)
+        return claimed
+
+    async def apply(self, lease: Lease, rule: Rule) -> Change:
+        """Apply ``rule`` under ``lease``. Raises LeaseLost, and then nothing has changed."""
+        change = await self.database.run(partial(self._apply, lease=lease, rule=rule))
+        if change.events:
+            self._committed(lease.operation_id)
+        if change.operation.lease_owner is None and not change.operation.state.terminal:
+            self.announce()
+        return change
+
+    async def reap(self, limit: int = 100) -> int:
+        """Expire leases that have run out, of every kind and affinity; returns how many."""
+        due = self._skip_locked.where(
+            _columns.lease_owner.is_not(None), _columns.due_at <= self.database.now()
+        )
+        return await self._expire(due.order_by(_columns.due_at).limit(limit))
+
+    async def release_leases_of_previous_owner(self, owner_prefix: str) -> int:
+        """Expire all leases of owners whose name begins so; returns how many.
+
+        For an installation that knows their processes to be gone, because it holds the only lock on the data
+        directory: its work resumes at once instead of after the lease.
+        """
+        return await self._expire(
+            self._skip_locked.where(_columns.lease_owner.startswith(owner_prefix, autoescape=True))
+        )
+
+    async def prune(self, retention_s: float, limit: int = 1000) -> int:
+        """Delete up to ``limit`` operations, steps and events that finished over ``retention_s`` seconds ago."""
+
+        def work(connection: Connection) -> int:
+            before: datetime = connection.execute(self._now).scalar_one() - timedelta(seconds=retention_s)
+            old = select(_columns.operation_id).where(_columns.completed_at < before).limit(limit)
+            return connection.execute(delete(operations).where(_columns.operation_id.in_(old))).rowcount
+
+        return await self.database.run(work)
+
+    async def period(self, every_s: float) -> int:
+        """Number of the current period of ``every_s`` seconds since 1970 by the database's clock."""
+        now = await self.database.current_time()
+        return int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() // every_s)
+
+    # Below: plain functions, each run inside one transaction.
+
+    def _submit(self, connection: Connection, new: NewOperation) -> tuple[Operation, bool]:
+        body_hash = rows.request_hash(new)
+        now: datetime = connection.execute(self._now).scalar_one()
+        change = submitted(new, rows.new_operation_id(), now)
+        operation = _numbered(change)
+        while True:
+            values = rows.new_operation_values(operation, body_hash)
+            if connection.execute(self._insert_operation, values).first() is not None:
+                self._append(connection, operation, change.events, now)
+                return operation, True
+            found = self._standing_against(connection, new, body_hash)
+            if found is not None:
+                return found, False
+            # What stood against it has just finished; so insert again.
+
+    def _standing_against(
+        self, connection: Connection, new: NewOperation, body_hash: str
+    ) -> Operation | None:
+        resource = rows.resource_key(new)
+        same_key = and_(_columns.kind == new.kind, _columns.idempotency_key == new.idempotency_key)
+        query = select(operations).where(or_(same_key, _columns.unresolved_resource == resource))
+        found = connection.execute(query).all()
+        for row in found:
+            if (
+                new.idempotency_key is None
+                or row.kind != new.kind
+                or row.idempotency_key != new.idempotency_key
+            ):
+                continue
+            if row.request_hash != body_hash:
+                raise Conflict(
+                    "idempotency_key_reused",
+                    f"idempotency key {new.idempotency_key!r} was used for another {new.kind} request, which is "
+                    f"operation {row.operation_id}; use a new key for a new request",
+                    row.operation_id,
+                )
+            return rows.read_operation(row)
+        for row in found:
+            raise Conflict(
+                "resource_busy",
+                f"{new.resource_type} {new.resource_name!r} has unresolved work: operation {row.operation_id} "
+                f"({row.kind}, {row.state}); wait for it or cancel it",
+                row.operation_id,
+            )
+        return None
+
+    def _request_cancel(self, connection: Connection, operation_id: str) -> Operation:
+        row = connection.execute(self._by_id.with_for_update(), {"key": operation_id}).first()
+        if row is None:
+            raise UnknownOperation(operation_id)
+        before = rows.read_operation(row)
+        return self._write(connection, before, RequestCancel().change(before, row.now), row.now).operation
+
+    def _claim(self, connection: Connection, request: ClaimRequest) -> Sequence[Operation]:
+        affinity = or_(_columns.affinity.is_(None), _columns.affinity.in_(list(request.affinities)))
+        query = (
+            self._skip_locked.where(
+                _columns.due_at <= self.database.now(), _columns.kind.in_(list(request.kinds)), affinity
+            )
+            .order_by(_columns.due_at, _columns.operation_id)
+            .limit(request.limit)
+        )
+        claimed: list[Operation] = []
+        for row in connection.execute(query).all():
+            operation = rows.read_operation(row)
+            if operation.lease_owner is not None:
+                operation = self._write(
+                    connection, operation, Expire().change(operation, row.now), row.now
+                ).operation
+            change = Claim(request.owner, request.lease_s).change(operation, row.now)
+            claimed.append(self._write(connection, operation, change, row.now).operation)
+        return claimed
+
+    def _apply(self, connection: Connection, lease: Lease, rule: Rule) -> Change:
+        values = {"key": lease.operation_id, "owner": lease.owner, "generation": lease.generation}
+        if rule.step is None:
+            row = connection.execute(self._fenced, values).first()
+        else:
+            row = connection.execute(self._fenced_with_step, values | {"step": rule.step}).first()
+        if row is None:
+            raise LeaseLost(
+                f"{lease.owner} no longer holds {lease.operation_id} (generation {lease.generation})"
+            )
+        before = rows.read_operation(row)
+        stored = None if rule.step is None else _joined_step(row)
+        change = rule.change(before, row.now, stored)
+        if change.step is not None and change.step is not stored:
+            connection.execute(self._upsert_step, rows.step_values(lease.operation_id, change.step))
+        return self._write(connection, before, change, row.now)
+
+    async def _expire(self, query: Select[Any]) -> int:
+        def work(connection: Connection) -> list[str]:
+            expired: list[str] = []
+            for row in connection.execute(query).all():
+                before = rows.read_operation(row)
+                self._write(connection, before, Expire().change(before, row.now), row.now)
+                expired.append(before.operation_id)
+            return expired
+
+        expired = await self.database.run(work)
+        for operation_id in expired:
+            self._committed(operation_id)
+        if expired:
+            self.announce()
+        return len(expired)
+
+    def _write(self, connection: Connection, before: Operation, change: Change, now: datetime) -> Change:
+        operation = _numbered(change)
+        if operation is not before:
+            connection.execute(
+                rows.UPDATE_OPERATION, rows.operation_values(operation) | {"key": operation.operation_id}
+            )
+            self._append(connection, operation, change.events, now)
+        return Change(operation, change.events, change.step)
+
+    def _append(
+        self, connection: Connection, operation: Operation, drafts: Sequence[EventDraft], now: datetime
+    ) -> None:
+        first = operation.last_sequence - len(drafts) + 1
+        for sequence, draft in enumerate(drafts, start=first):
+            connection.execute(
+                rows.INSERT_EVENT, rows.event_values(operation.operation_id, sequence, draft, now)
+            )
+
+    async def _read(self, query: Select[Any], values: dict[str, Any]) -> Sequence[Any]:
+        async with self.database.read() as connection:
+            return (await connection.execute(query, values)).all()
+
+    def _committed(self, operation_id: str) -> None:
+        self.signals.notify(events_of(operation_id))
+
+
+def _numbered(change: Change) -> Operation:
+    """The changed operation, with its events counted."""
+    if not change.events:
+        return change.operation
+    return replace(change.operation, last_sequence=change.operation.last_sequence + len(change.events))
+
+
+def _joined_step(row: Any) -> OperationStep | None:
+    if row.step_name is None:
+        return None
+    return OperationStep(
+        row.step_name,
+        row.step_status,
+        row.step_payload,
+        row.step_attempt,
+        row.step_updated_at,
+        row.step_message,
+    )
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= _MAX_PAGE:
+        raise ValueError(f"limit {limit} is not within 1..{_MAX_PAGE}")

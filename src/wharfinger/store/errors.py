@@ -1,0 +1,78 @@
+"""What can be wrong with a database, said in one paragraph a person can act on. No text holds a password."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+_RETRYABLE_SQLSTATE_CLASSES = ("08", "40", "53", "55", "57", "58")
+"""PostgreSQL: connection, rolled back, out of resources, not in the right state, shut down, system error."""
+
+
+class StoreError(Exception):
+    """Base of what the store raises about the database itself."""
+
+
+class StoreUnavailable(StoreError):
+    """The database did not take the call: unreachable, restarting, locked, full or not writable.
+
+    Whether a write that was under way has been committed is unknown. Trying again later may help.
+    """
+
+
+class SchemaTooNew(StoreError):
+    """The database was migrated by a newer release than this one; it was not touched."""
+
+
+def unavailable(error: BaseException, url: URL) -> StoreUnavailable | None:
+    """The error to raise in place of ``error``, or None when it is not about the database being unavailable."""
+    if isinstance(error, DBAPIError):
+        if not _is_outage(error):
+            return None
+        cause = f"{type(error.orig).__name__}: {str(error.orig).splitlines()[0] if str(error.orig) else ''}"
+    elif isinstance(error, (OSError, TimeoutError)):
+        cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    else:
+        return None
+    return StoreUnavailable(_sqlite_text(url, cause) if _is_sqlite(url) else _postgres_text(url, cause))
+
+
+def _is_outage(error: DBAPIError) -> bool:
+    if isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated:
+        return True
+    sqlstate = str(getattr(error.orig, "sqlstate", None) or "")
+    return sqlstate[:2] in _RETRYABLE_SQLSTATE_CLASSES
+
+
+def _is_sqlite(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite"
+
+
+def _sqlite_text(url: URL, cause: str) -> str:
+    file = Path(url.database or "")
+    head = f"cannot use the database file {file} ({cause})"
+    if not file.parent.is_dir():
+        return f"{head}: the directory {file.parent} does not exist. Create it, or choose another data directory."
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return (
+            f"{head}: the directory {file.parent} is not writable for user id {os.geteuid()}, and SQLite writes "
+            "its journal there. Change its owner or mode, or choose another data directory."
+        )
+    if file.exists() and not os.access(file, os.W_OK):
+        return f"{head}: the file is not writable for user id {os.geteuid()}. Change its owner or mode."
+    if "full" in cause:
+        return (
+            f"{head}: there is no space left on {file.parent}. Free some; unfinished work resumes by itself."
+        )
+    return f"{head}."
+
+
+def _postgres_text(url: URL, cause: str) -> str:
+    host = url.host or url.query.get("host") or "the default socket"
+    return (
+        f"PostgreSQL at {host}, port {url.port or 5432}, database {url.database!r}, user {url.username!r} did not "
+        f"take the call ({cause}). Check that the server runs, is reachable from here and accepts this user."
+    )

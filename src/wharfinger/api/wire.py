@@ -67,7 +67,7 @@ def _hosts(plan: Plan) -> dict[str, list[dict[str, Any]]]:
             node_id: [{"ip": ip, "port": port} for ip, port in hosts]
             for node_id, hosts in plan.hosts_by_node.items()
         }
-    return {rank.node_id: [{"ip": "0.0.0.0", "port": plan.port}] for rank in plan.ranks}  # noqa: S104
+    return {rank.node_id: [{"ip": "0.0.0.0", "port": plan.port}] for rank in plan.ranks}
 
 
 def _shard(rank: RankPlan, plan: Plan, card: ModelCard, card_wire: dict[str, Any]) -> dict[str, Any]:

@@ -120,8 +120,11 @@ class RunnerSpec(AgentValue):
     n_layers: int
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    batch_tokens: int = 2048
+    micro_batch_tokens: int = 512
     embedding: bool = False
     load_timeout_s: float = 600.0
+    """Raised to what reading the model file at 50 MB/s takes, should that be longer."""
     first_status_timeout_s: float = 120.0
     warmup_timeout_s: float = 300.0
 

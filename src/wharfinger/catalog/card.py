@@ -51,7 +51,12 @@ class LayerKind(StrEnum):
 
 
 class LayerGeometry(CardPart):
-    """What one layer holds per token or per sequence. Sizes are element counts, not bytes."""
+    """What one layer holds per token or per sequence. Sizes are element counts, not bytes.
+
+    ``kind`` names the main memory; what else is set counts on top of it. A ``FULL`` layer with
+    ``conv_state_elements`` and ``recurrent_state_elements`` keeps both (Falcon-H1), a ``FULL`` layer with
+    ``cross_tokens`` also keeps K and V of that many encoder positions (Whisper and T5 decoders).
+    """
 
     kind: LayerKind
     kv_heads: PositiveInt | None = None
@@ -180,8 +185,12 @@ class ModelCard(CardPart):
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
     def canonical_json(self) -> str:
-        """The card as camelCase JSON with fields in declaration order; equal cards give equal text."""
-        return self.model_dump_json(by_alias=True)
+        """The card as camelCase JSON with fields in declaration order; equal cards give equal text.
+
+        Fields that have their default are left out, so a field added in a later version does not change the
+        identity of the cards that were made before it.
+        """
+        return self.model_dump_json(by_alias=True, exclude_defaults=True)
 
     def to_wire(self) -> dict[str, object]:
         """The card as the contract's camelCase JSON object."""

@@ -1,0 +1,132 @@
+"""``doctor``: is this machine fit, and does the control plane answer?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wharfinger.cli.output import CliError, Exit, Format, emit, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LOW_DISK_BYTES = 10 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at. ``ok``, ``warn`` or ``fail``, and what to do about it."""
+
+    name: str
+    level: str
+    message: str
+    remediation: str | None = None
+
+
+def run_doctor(output: Format) -> None:
+    """Run every check; a failed one makes the exit code 1."""
+    from wharfinger.cli.up import settings_from
+
+    settings = settings_from()
+    checks = [
+        _python(),
+        _data_dir(settings.data_dir),
+        _disk(settings.data_dir),
+        *_engines(),
+        *_devices(),
+        _control_plane(settings.data_dir, settings.host, settings.port),
+    ]
+
+    def human(out: Console) -> None:
+        for check in checks:
+            colour = {"ok": "green", "warn": "yellow"}.get(check.level, "red")
+            out.print(f"[{colour}]{check.level:<5}[/] {check.name:<14} {check.message}")
+            if check.remediation:
+                out.print(f"      {'':<14} → {check.remediation}", markup=False)
+
+    failed = [check.name for check in checks if check.level == "fail"]
+    emit(output, {"ok": not failed, "checks": [asdict(check) for check in checks]}, human)
+    if failed:
+        raise CliError(f"{len(failed)} checks failed: {', '.join(failed)}", Exit.FAILED)
+
+
+def _python() -> Check:
+    found = platform.python_version()
+    if sys.version_info < (3, 11):
+        return Check("python", "fail", f"{found} is too old", "install Python 3.11 or newer")
+    return Check("python", "ok", f"{found} on {platform.system()} {platform.machine()}")
+
+
+def _data_dir(path: Path) -> Check:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not os.access(existing, os.W_OK):
+        return Check(
+            "data directory", "fail", f"{path} is not writable", "make it writable or set WHARF_DATA_DIR"
+        )
+    state = "exists" if path.exists() else "will be made on the first start"
+    return Check("data directory", "ok", f"{path} ({state})")
+
+
+def _disk(path: Path) -> Check:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < LOW_DISK_BYTES:
+        return Check("disk", "warn", f"{size(free)} free", "free some space: models are large")
+    return Check("disk", "ok", f"{size(free)} free")
+
+
+def _engines() -> list[Check]:
+    from wharfinger.engines.registry import detect_engines
+
+    found = detect_engines()
+    if not found:
+        return [Check("engine", "fail", "none found", "install one: pip install 'wharfinger[llama]'")]
+    return [
+        Check("engine", "ok", f"{report.engine} {report.version or '?'} ({', '.join(report.backends)})")
+        for report in found
+    ]
+
+
+def _devices() -> list[Check]:
+    from wharfinger.fleet.telemetry import measure_devices
+
+    devices, missing = measure_devices()
+    if not devices:
+        reason = "; ".join(missing.values()) or "none"
+        return [Check("GPU", "ok", f"none found ({reason}); models run on the CPU")]
+    return [Check("GPU", "ok", f"{device.name}, {size(device.total_bytes)}") for device in devices]
+
+
+def _control_plane(data_dir: Path, host: str, port: int) -> Check:
+    from wharfinger.cli.client import Client
+
+    client = Client(data_dir)
+    try:
+        live = client.get("/livez")
+        who = client.get("/api/v1/whoami")
+    except CliError as error:
+        if error.code is not Exit.UNREACHABLE:
+            return Check("control plane", "fail", str(error))
+        return _port(host, port)
+    return Check("control plane", "ok", f"{live['version']} at {client.url}, this key is {who['role']}")
+
+
+def _port(host: str, port: int) -> Check:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return Check(
+                "control plane",
+                "fail",
+                f"not running, and port {port} is taken ({error.strerror})",
+                "choose --port",
+            )
+    return Check("control plane", "warn", "not running", "start it with: wharf up")

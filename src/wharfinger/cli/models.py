@@ -1,0 +1,69 @@
+"""``models list``, ``show`` and ``add``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wharfinger.cli.client import Client
+from wharfinger.cli.output import Format, emit, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def list_models(output: Format) -> None:
+    """List the catalog."""
+    document = Client().get("/models")
+
+    def human(out: Console) -> None:
+        from rich.table import Table
+
+        if not document["data"]:
+            out.print("the catalog is empty; add a model with: wharf models add FILE.gguf")
+            return
+        table = Table("model", "architecture", "quantisation", "layers", "window", "size", "source", box=None)
+        for model in document["data"]:
+            table.add_row(
+                model["id"],
+                model["architecture"] or "?",
+                model["quantization"] or "?",
+                str(model["n_layers"]),
+                str(model["context_length"]) if model["context_length"] else "?",
+                size(model["storage_size_megabytes"] << 20),
+                model["catalog_source"],
+            )
+        out.print(table)
+
+    emit(output, document, human)
+
+
+def show_model(model_id: str, output: Format) -> None:
+    """Show one card."""
+    document = Client().get(f"/api/v1/models/{model_id}")
+
+    def human(out: Console) -> None:
+        card = document["card"]
+        out.print(f"[bold]{document['id']}[/]  {card['architecture']}  {card['quantization']}")
+        out.print(f"  digest    {document['card_digest']}")
+        out.print(f"  file      {document['artifact_path'] or 'not on this machine'}")
+        out.print(
+            f"  size      {size(card['storageSize']['inBytes'])}, {card['nLayers']} layers of {card['hiddenSize']}"
+        )
+        out.print(
+            f"  heads     {card['numAttentionHeads'] or '?'} query, {card['numKeyValueHeads'] or '?'} key/value"
+        )
+        out.print(f"  window    {card['contextLength'] or '?'} tokens")
+        out.print(f"  backends  {', '.join(card['placement']['compatibleBackends']) or '?'}")
+
+    emit(output, document, human)
+
+
+def add_model(file: Path, model_id: str | None, output: Format) -> None:
+    """Add a GGUF file."""
+    document = Client().post("/api/v1/models", {"path": str(file.absolute()), "model_id": model_id})
+
+    def human(out: Console) -> None:
+        out.print(f"added {document['id']}; see where it could run with: wharf plan {document['id']}")
+
+    emit(output, document, human)

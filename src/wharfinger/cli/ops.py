@@ -1,0 +1,72 @@
+"""``ops list``, ``show``, ``watch`` and ``cancel``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wharfinger.cli.client import Client
+from wharfinger.cli.follow import follow_operation, require_success
+from wharfinger.cli.output import Format, emit
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def list_operations(
+    kind: str | None, state: str | None, resource: str | None, limit: int, output: Format
+) -> None:
+    """List operations, newest first."""
+    document = Client().get("/api/v1/operations", kind=kind, state=state, resource=resource, limit=limit)
+
+    def human(out: Console) -> None:
+        from rich.table import Table
+
+        table = Table("operation", "kind", "resource", "state", "%", "attempt", "message", box=None)
+        for operation in document["operations"]:
+            error = operation["error"]
+            table.add_row(
+                operation["id"],
+                operation["kind"],
+                operation["resource"],
+                operation["state"],
+                str(operation["progress"]),
+                f"{operation['attempt']}/{operation['max_attempts']}",
+                f"{error['code']}: {error['message']}" if error else operation["message"],
+            )
+        out.print(table if document["operations"] else "no operations")
+
+    emit(output, document, human)
+
+
+def show_operation(operation_id: str, output: Format) -> None:
+    """Show one operation with its steps."""
+    document = Client().get(f"/api/v1/operations/{operation_id}")
+    emit(output, document, lambda out: _print_operation(out, document))
+
+
+def watch_operation(operation_id: str, output: Format) -> None:
+    """Follow an operation to its end; exit code 1 when it did not succeed."""
+    operation = follow_operation(Client(), operation_id)
+    emit(output, operation, lambda out: _print_operation(out, operation))
+    require_success(operation)
+
+
+def cancel_operation(operation_id: str, *, wait: bool, output: Format) -> None:
+    """Ask to cancel."""
+    client = Client()
+    operation = client.post(f"/api/v1/operations/{operation_id}/cancel")
+    if wait:
+        operation = follow_operation(client, operation_id)
+    emit(output, operation, lambda out: _print_operation(out, operation))
+
+
+def _print_operation(out: Console, operation: dict[str, Any]) -> None:
+    out.print(f"[bold]{operation['id']}[/]  {operation['kind']}  {operation['resource']}")
+    out.print(f"  state     {operation['state']}  {operation['progress']}%  {operation['message']}")
+    out.print(f"  attempts  {operation['attempt']} of {operation['max_attempts']}")
+    if operation["waiting_reason"]:
+        out.print(f"  waiting   {operation['waiting_reason']}")
+    if operation["error"]:
+        out.print(f"  error     {operation['error']['code']}: {operation['error']['message']}")
+    for step in operation.get("steps", []):
+        out.print(f"  step      {step['name']:<20} {step['status']}  {step['updated_at']}")

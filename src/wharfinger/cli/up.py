@@ -1,0 +1,97 @@
+"""``wharf up``: the server in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from wharfinger.cli.output import CliError, Exit, console
+from wharfinger.server import StartError, Started, serve
+from wharfinger.settings import Settings
+from wharfinger.store.errors import StoreError
+
+
+def settings_from(**options: object) -> Settings:
+    """Settings from the environment, overridden by the options that were given.
+
+    Raises:
+        CliError: naming the setting, the value and what is accepted.
+    """
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "WHARF_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise CliError(f"{name}: {first['msg']} (given: {first['input']!r})", Exit.USAGE) from error
+
+
+def configure_logging(level: str) -> None:
+    """Structured lines on stderr; nothing below ``level``."""
+    numeric = logging.getLevelName(level.upper())
+    if not isinstance(numeric, int):
+        raise CliError(
+            f"WHARF_LOG_LEVEL: {level!r} is unknown; accepted: debug, info, warning, error", Exit.USAGE
+        )
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(numeric),
+        logger_factory=structlog.PrintLoggerFactory(file=console(stderr=True).file),
+    )
+
+
+def run_up(**options: object) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    settings = settings_from(**options)
+    configure_logging(settings.log_level)
+
+    def announce(started: Started) -> None:
+        out = console()
+        out.print(f"Wharfinger is up at [bold]{started.url}[/]  (dashboard, API and OpenAI endpoint)")
+        out.print(f"  data directory  {settings.data_dir}")
+        _announce_key(started, settings)
+        out.print("  next            wharf models list · wharf plan MODEL · wharf launch MODEL --wait")
+        out.print("  stop            Ctrl-C (running models end with it and come back with the next start)")
+
+    run_server(serve(settings, announce))
+
+
+def _announce_key(started: Started, settings: Settings) -> None:
+    out = console()
+    if settings.no_auth:
+        out.print("  access          [yellow]open to everybody on this machine (--no-auth)[/]")
+    elif started.first_admin_key is not None:
+        out.print(f"  admin key       [bold]{started.first_admin_key}[/]")
+        out.print(
+            f"                  shown once; kept for the CLI in {settings.data_dir / 'admin.key'} (0600)"
+        )
+
+
+def run_server(work: object) -> None:
+    """Run the server coroutine on uvloop, turning start errors into one paragraph.
+
+    Raises:
+        CliError: the control plane could not start.
+    """
+    import uvloop
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(work)  # type: ignore[arg-type]
+    except (StartError, StoreError) as error:
+        raise CliError(str(error)) from error
+
+
+def demo_data_dir(given: Path | None) -> Path:
+    """The demo's own data directory, so that it never touches an installation in use."""
+    return given or Settings().data_dir.with_name("wharfinger-demo")

@@ -11,12 +11,20 @@ from fastapi.responses import StreamingResponse
 
 from wharfinger.api.dependencies import Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
-from wharfinger.operations.feed import OperationFeed
-from wharfinger.operations.model import Operation, OperationEvent, OperationState, OperationStep
-from wharfinger.operations.store import UnknownOperation
+from wharfinger.operations.feed import follow
+from wharfinger.operations.model import (
+    Operation,
+    OperationEvent,
+    OperationState,
+    OperationStep,
+    UnknownOperation,
+)
 from wharfinger.workflows.control import ControlPlane
 
 router = APIRouter(prefix="/api/v1/operations", tags=["Operations"])
+
+KEEPALIVE_S = 15.0
+"""A silent event stream shows that it is alive this often."""
 
 
 @router.get("")
@@ -30,14 +38,15 @@ async def list_operations(
     cursor: str | None = None,
 ) -> dict[str, Any]:
     """Operations, newest first. Ask again with ``next_cursor`` for older ones."""
-    try:
-        page = await control.operations.list(
-            kind=kind, state=state, resource_name=resource, limit=limit, cursor=cursor
-        )
-    except ValueError as error:
-        raise ApiError(400, "invalid_cursor", str(error), param="cursor") from error
+    page = await control.operations.list(
+        kind=kind,
+        states=() if state is None else (state,),
+        resource_name=resource,
+        limit=limit,
+        cursor=cursor,
+    )
     return {
-        "operations": [operation_wire(found) for found in page.operations],
+        "operations": [operation_wire(found) for found in page.items],
         "next_cursor": page.next_cursor,
     }
 
@@ -91,8 +100,10 @@ async def _get(control: ControlPlane, operation_id: str) -> Operation:
 
 
 async def _stream(control: ControlPlane, operation_id: str, after: int) -> AsyncIterator[bytes]:
-    feed = OperationFeed(control.operations)
-    async for event in feed.follow(operation_id, after_sequence=after):
+    async for event in follow(control.operations, operation_id, after, keepalive_s=KEEPALIVE_S):
+        if event is None:
+            yield b": still here\n\n"
+            continue
         data = orjson.dumps(_event_wire(event)).decode()
         yield f"id: {event.sequence}\nevent: {event.type}\ndata: {data}\n\n".encode()
     operation = await control.operations.get(operation_id)

@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import socket
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,8 +37,7 @@ def run_doctor(output: Format) -> None:
         _python(),
         _data_dir(settings.data_dir),
         _disk(settings.data_dir),
-        *_engines(),
-        *_devices(),
+        *_hardware(settings.data_dir),
         _control_plane(settings.data_dir, settings.host, settings.port),
     ]
 
@@ -58,8 +56,6 @@ def run_doctor(output: Format) -> None:
 
 def _python() -> Check:
     found = platform.python_version()
-    if sys.version_info < (3, 11):
-        return Check("python", "fail", f"{found} is too old", "install Python 3.11 or newer")
     return Check("python", "ok", f"{found} on {platform.system()} {platform.machine()}")
 
 
@@ -81,26 +77,22 @@ def _disk(path: Path) -> Check:
     return Check("disk", "ok", f"{size(free)} free")
 
 
-def _engines() -> list[Check]:
-    from wharfinger.engines.registry import detect_engines
+def _hardware(data_dir: Path) -> list[Check]:
+    """Engines and devices as the node itself will report them."""
+    from wharfinger.fleet.telemetry import Telemetry
 
-    found = detect_engines()
-    if not found:
-        return [Check("engine", "fail", "none found", "install one: pip install 'wharfinger[llama]'")]
-    return [
-        Check("engine", "ok", f"{report.engine} {report.version or '?'} ({', '.join(report.backends)})")
-        for report in found
-    ]
-
-
-def _devices() -> list[Check]:
-    from wharfinger.fleet.telemetry import measure_devices
-
-    devices, missing = measure_devices()
-    if not devices:
-        reason = "; ".join(missing.values()) or "none"
-        return [Check("GPU", "ok", f"none found ({reason}); models run on the CPU")]
-    return [Check("GPU", "ok", f"{device.name}, {size(device.total_bytes)}") for device in devices]
+    telemetry = Telemetry(
+        "doctor", platform.node(), "full", next(p for p in (data_dir, *data_dir.parents) if p.exists())
+    )
+    telemetry.find_engines()
+    report = telemetry.measure()
+    checks = [
+        Check("engine", "ok", f"{engine.engine} {engine.version or '?'} ({', '.join(engine.backends)})")
+        for engine in report.engines
+    ] or [Check("engine", "fail", "none found", "install one: pip install 'wharfinger[llama]'")]
+    checks += [Check("GPU", "ok", f"{device.name}, {size(device.total_bytes)}") for device in report.devices]
+    checks += [Check("not measured", "ok", f"{fact}: {reason}") for fact, reason in report.missing.items()]
+    return checks
 
 
 def _control_plane(data_dir: Path, host: str, port: int) -> Check:

@@ -10,7 +10,7 @@ import structlog
 from pydantic import ValidationError
 
 from wharfinger.cli.output import CliError, Exit, console
-from wharfinger.server import StartError, Started, serve
+from wharfinger.server import Started, StartError, serve
 from wharfinger.settings import Settings
 from wharfinger.store.errors import StoreError
 

@@ -17,6 +17,11 @@ class OperationContext(Protocol):
         ...
 
     @property
+    def outcome(self) -> Operation:
+        """The operation as this attempt last saw it; during cleanup its error and what the cleanup leads to."""
+        ...
+
+    @property
     def cancelled(self) -> bool:
         """True once somebody asked to cancel."""
         ...

@@ -41,7 +41,7 @@ ADMISSION_LOCK = 0x57_48_41_52
 Planner = Callable[[FleetSnapshot], PlanResult]
 
 
-class PlacementRefused(Exception):  # noqa: N818 - an answer, not a malfunction
+class PlacementRefused(Exception):
     """The planner said no, or not yet."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -115,6 +115,7 @@ class Admission:
             resource_name=instance_id,
             request=body | {"instance_id": instance_id},
             idempotency_key=idempotency_key,
+            cleanup_if_unstarted=True,
         )
         async with self._database.begin() as connection:
             await self._serialise(connection)
@@ -142,11 +143,10 @@ class Admission:
         """The launch this idempotency key already made, deleted since or not."""
         if new.idempotency_key is None:
             return None
-        if await self._operations.find(new.kind, new.idempotency_key, connection) is None:
+        instance = await get_instance(connection, new.resource_name, include_deleted=True)
+        if instance is None:
             return None
         operation, _ = await self._operations.submit(new, connection)  # compares the bodies
-        instance = await get_instance(connection, new.resource_name, include_deleted=True)
-        assert instance is not None, "instance rows outlive their launch operation"
         return Admitted(instance.instance_id, card, instance.plan, operation)
 
     async def snapshot(self, connection: AsyncConnection, nodes: list[NodeFacts]) -> FleetSnapshot:

@@ -13,6 +13,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.catalog.library import CatalogLibrary
 from wharfinger.fleet.agent import LogChunk, NodeAgent, RunnerReport
 from wharfinger.operations.model import Conflict, NewOperation, Operation
+from wharfinger.operations.recurring import Recurrence, Retention, Schedule
 from wharfinger.operations.store import OperationStore
 from wharfinger.operations.worker import Worker
 from wharfinger.placement.previews import previews
@@ -41,10 +42,13 @@ INFO_PENDING = "placement_info_pending"
 INFO_PENDING_WAIT_S = 15.0
 """How long a launch waits for missing facts before it answers 503 (the contract's figure)."""
 
+RETENTION_EVERY_S = 3600.0
+_STOP_TRIES = 3
+
 log = structlog.get_logger(__name__)
 
 
-class UnknownInstance(Exception):  # noqa: N818 - an answer, not a malfunction
+class UnknownInstance(Exception):
     """There is no instance of that id, or it was deleted."""
 
     def __init__(self, instance_id: str) -> None:
@@ -86,9 +90,17 @@ class ControlPlane:
         self.admission = Admission(database, self.operations)
         self.worker = Worker(
             self.operations,
-            {LAUNCH: LaunchHandler(self._dependencies), STOP: StopHandler(self._dependencies)},
+            {
+                LAUNCH: LaunchHandler(self._dependencies),
+                STOP: StopHandler(self._dependencies),
+                Retention.KIND: Retention(self.operations, settings.operation_retention_days * 86400),
+            },
             owner=owner,
             affinities=frozenset(agents),
+        )
+        self._schedule = Schedule(
+            self.operations,
+            [Recurrence(Retention.KIND, RETENTION_EVERY_S)],
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -99,8 +111,14 @@ class ControlPlane:
         if relaunched:
             log.info("relaunching instances", instance_ids=relaunched)
         await self.routes.refresh()
-        for work in (self.fleet.run(), self.routes.run(), self.watch.run(), self.worker.run()):
-            self._tasks.append(asyncio.create_task(work))
+        loops = {
+            "fleet": self.fleet.run(),
+            "routes": self.routes.run(),
+            "watch": self.watch.run(),
+            "worker": self.worker.run(),
+            "schedule": self._schedule.run(),
+        }
+        self._tasks = [asyncio.create_task(work, name=name) for name, work in loops.items()]
 
     async def close(self) -> None:
         """Stop working: leases are given back, runners end with their agents."""
@@ -192,32 +210,42 @@ class ControlPlane:
         Raises:
             UnknownInstance.
         """
-        async with self.database.begin() as connection:
-            instance = await rows.get_instance(connection, instance_id)
-            if instance is None:
-                raise UnknownInstance(instance_id)
-            new = NewOperation(
-                kind=STOP,
-                resource_type=INSTANCE,
-                resource_name=instance_id,
-                request={"instance_id": instance_id},
-                affinity=instance.plan.node_ids[0],
-            )
+        for _ in range(_STOP_TRIES):
             try:
-                operation, _ = await self.operations.submit(new, connection)
+                operation = await self._queue_stop(instance_id)
             except Conflict as busy:
-                operation = await self._join(busy.operation_id)
-            await rows.set_status(
-                connection, instance_id, InstanceStatus.STOPPING, operation_id=operation.operation_id
+                operation = await self.operations.get(busy.operation_id)
+                if operation.kind == LAUNCH:
+                    operation = await self.operations.request_cancel(operation.operation_id)
+                if operation.state.terminal:
+                    continue  # it ended between the two looks: the way is free now
+            break
+        else:
+            raise Conflict(
+                "resource_busy", f"{instance_id} is changing too fast, try again", operation.operation_id
             )
         self.worker.wake()
         return operation
 
-    async def _join(self, operation_id: str) -> Operation:
-        """The unresolved operation of an instance that is to go: a launch is cancelled, a stop just goes on."""
-        operation = await self.operations.get(operation_id)
-        if operation.kind == LAUNCH:
-            return await self.operations.request_cancel(operation_id)
+    async def _queue_stop(self, instance_id: str) -> Operation:
+        async with self.database.begin() as connection:
+            instance = await rows.get_instance(connection, instance_id)
+            if instance is None:
+                raise UnknownInstance(instance_id)
+            operation, _ = await self.operations.submit(
+                NewOperation(
+                    kind=STOP,
+                    resource_type=INSTANCE,
+                    resource_name=instance_id,
+                    request={"instance_id": instance_id},
+                    affinity=instance.plan.node_ids[0],
+                    cleanup_if_unstarted=True,
+                ),
+                connection,
+            )
+            await rows.set_status(
+                connection, instance_id, InstanceStatus.STOPPING, operation_id=operation.operation_id
+            )
         return operation
 
     # ── is it running ─────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,8 @@ repeated where the world must be looked at again.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +20,7 @@ from wharfinger.access.secrets import InstallationSecret
 from wharfinger.catalog.library import CatalogLibrary
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.operations.handler import OperationContext
-from wharfinger.operations.model import PermanentError, RetryableError, Waiting
+from wharfinger.operations.model import OperationState, PermanentError, RetryableError, Waiting
 from wharfinger.placement.types import RankPlan
 from wharfinger.routing.targets import Target
 from wharfinger.runtimes.inspect import Verdict, inspect
@@ -85,9 +87,9 @@ class LaunchHandler:
         if instance is None:
             return
         reports = await end_runners(self._d, instance)
-        operation = context.operation
+        operation = context.outcome
         async with self._d.database.begin() as connection:
-            if operation.cancel_requested or context.cancelled:
+            if operation.cleaning_for is OperationState.CANCELLED:
                 await rows.release(connection, instance_id)
                 await rows.set_status(connection, instance_id, InstanceStatus.DELETED, "cancelled")
                 return
@@ -108,7 +110,7 @@ class LaunchHandler:
 
     async def _files(self, context: OperationContext, instance: Instance) -> str:
         path = (await self._d.catalog.get(instance.model_id)).artifact_path
-        if path is None or not Path(path).is_file():
+        if path is None or not await asyncio.to_thread(os.path.isfile, path):
             raise PermanentError(
                 "download_failed",
                 f"the file of {instance.model_id} is missing ({path or 'no path recorded'}); "

@@ -99,6 +99,7 @@ class RunnerWatch:
             resource_name=instance.instance_id,
             request=instance.request | {"instance_id": instance.instance_id},
             affinity=instance.plan.node_ids[0],
+            cleanup_if_unstarted=True,
         )
         status = InstanceStatus.LAUNCHING if kind == LAUNCH else InstanceStatus.STOPPING
         try:

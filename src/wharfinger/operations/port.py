@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from wharfinger.operations.model import Lease, NewOperation, Operation, OperationEvent, OperationStep
@@ -71,6 +72,6 @@ class WorkStore(Protocol):
         """Delete operations that finished more than ``retention_s`` seconds ago; returns how many."""
         ...
 
-    async def period(self, every_s: float) -> int:
-        """Number of the current period of ``every_s`` seconds since 1970 by the store's clock."""
+    async def now(self) -> datetime:
+        """The store's clock, which all replicas share."""
         ...

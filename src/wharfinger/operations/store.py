@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -219,10 +219,9 @@ class OperationStore:
 
         return await self.database.run(work)
 
-    async def period(self, every_s: float) -> int:
-        """Number of the current period of ``every_s`` seconds since 1970 by the database's clock."""
-        now = await self.database.current_time()
-        return int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() // every_s)
+    async def now(self) -> datetime:
+        """The database's clock, which all replicas share."""
+        return await self.database.current_time()
 
     # Below: plain functions, each run inside one transaction.
 

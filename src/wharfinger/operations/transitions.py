@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from wharfinger.operations.model import NewOperation, Operation, OperationState, OperationStep
 
@@ -77,7 +77,11 @@ class _Stepless:
     """A rule that looks at no step."""
 
     __slots__ = ()
-    step: ClassVar[str | None] = None
+
+    @property
+    def step(self) -> str | None:
+        """None."""
+        return None
 
 
 def submitted(new: NewOperation, operation_id: str, now: datetime) -> Change:

@@ -7,7 +7,6 @@ serves from native threads.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import time
@@ -73,6 +72,9 @@ class LlamaCppEngine:
         """Version, build and the computes of the devices that this build can use here."""
         if not self.installed():
             return None
+        # Here, because it takes 20 ms and every start of a runner imports this module.
+        from importlib.metadata import version
+
         xllamacpp = _library()
         names = [str(device["name"]) for device in xllamacpp.get_device_info()]
         computes = {
@@ -81,9 +83,9 @@ class LlamaCppEngine:
             for prefix, compute in _COMPUTE_OF_DEVICE.items()
             if name.startswith(prefix)
         }
-        version = importlib.metadata.version(_PACKAGE)
+        found = version(_PACKAGE)
         tags = (self.name, f"{self.name}-cpu", *(f"{self.name}-{compute}" for compute in sorted(computes)))
-        return EngineFound(self.name, tags, version, build=f"{_PACKAGE}-{version}")
+        return EngineFound(self.name, tags, found, build=f"{_PACKAGE}-{found}")
 
     def load(self, launch: EngineLaunch) -> Serving:
         """Load and serve; with a port of our choice a lost race for it is tried again with another."""

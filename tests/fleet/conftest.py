@@ -1,0 +1,43 @@
+"""A tiny real model and a real agent for the tests of this room."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.local_node import demo_spec
+from support.tiny_gguf import write_tiny_gguf
+from wharfinger.fleet.agent import RunnerSpec
+from wharfinger.fleet.local import LocalAgent
+
+TINY_LAYERS = 4
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of 5 MB that loads in a tenth of a second."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("model"), "llama").path
+
+
+@pytest.fixture
+def tiny_spec(tiny_model: Path) -> Callable[..., RunnerSpec]:
+    """Makes specs that serve the tiny model."""
+
+    def make(**changes: Any) -> RunnerSpec:
+        return demo_spec(
+            tiny_model, **({"model_id": "tiny", "end_layer": TINY_LAYERS, "n_layers": TINY_LAYERS} | changes)
+        )
+
+    return make
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[LocalAgent]:
+    """A started agent on a data directory of its own; closed afterwards."""
+    made = LocalAgent(tmp_path / "data", node_name="testbed")
+    await made.start()
+    yield made
+    await made.close()

@@ -1,0 +1,179 @@
+"""Ending runners, the willing and the unwilling: real processes throughout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from support.local_node import wait_for_state
+from wharfinger.fleet.agent import RunnerReport, RunnerSpec, RunnerState, StopDeadlines
+from wharfinger.fleet.local import LocalAgent
+from wharfinger.fleet.process_group import ProcessIdentity, group_members
+from wharfinger.fleet.supervisor import Supervisor
+
+STUBBORN = Path(__file__).with_name("stubborn_runner.py")
+SHORT = StopDeadlines(ask_s=0.3, terminate_s=0.3, kill_s=5)
+MakeSpec = Callable[..., RunnerSpec]
+
+
+@pytest.fixture
+async def misbehaving(tmp_path: Path, tiny_spec: MakeSpec) -> AsyncIterator[Callable[..., Supervisor]]:
+    """Makes supervisors whose runner process is the stubborn one in a given mode; kills what a test leaves."""
+    made: list[Supervisor] = []
+    async with aiohttp.ClientSession() as session:
+
+        def make(mode: str, **changes: object) -> Supervisor:
+            command = (sys.executable, str(STUBBORN), mode)
+            made.append(Supervisor(tiny_spec(**changes), "node_test", tmp_path, session, command))
+            return made[-1]
+
+        yield make
+        for supervisor in made:
+            await supervisor.stop(SHORT)
+
+
+async def ended(supervisor: Supervisor, within_s: float = 20.0) -> RunnerReport:
+    report = supervisor.report
+    async with asyncio.timeout(within_s):
+        while not report.state.ended:
+            report = await supervisor.wait_change(report, 1.0)
+    return report
+
+
+async def in_state(supervisor: Supervisor, state: RunnerState) -> RunnerReport:
+    report = supervisor.report
+    async with asyncio.timeout(20):
+        while report.state is not state:
+            assert not report.state.ended, report
+            report = await supervisor.wait_change(report, 1.0)
+    return report
+
+
+def group_of(report: RunnerReport) -> ProcessIdentity:
+    assert report.pid is not None
+    identity = ProcessIdentity.of(report.pid)
+    assert identity is not None
+    return identity
+
+
+async def test_a_ready_runner_ends_when_asked(agent: LocalAgent, tiny_spec: MakeSpec) -> None:
+    spec = tiny_spec()
+    await agent.start_runner(spec)
+    ready = await wait_for_state(agent, spec.runner_id, RunnerState.READY)
+    identity = group_of(ready)
+    assert len(group_members(identity)) == 2  # the engine and its guard
+    report = await agent.stop_runner(spec.runner_id, StopDeadlines())
+    assert (report.state, report.exit_code, report.endpoint) == (RunnerState.SHUTDOWN, 0, None)
+    assert report.error_code is None
+    assert group_members(identity) == []
+
+
+async def test_a_loading_runner_ends_by_sigterm(misbehaving: Callable[..., Supervisor]) -> None:
+    supervisor = misbehaving("loading")
+    await supervisor.start()
+    await in_state(supervisor, RunnerState.LOADING)
+    report = await supervisor.stop(SHORT)
+    assert (report.state, report.exit_code) == (RunnerState.SHUTDOWN, -signal.SIGTERM)
+
+
+async def test_a_runner_that_ignores_sigterm_is_killed(misbehaving: Callable[..., Supervisor]) -> None:
+    supervisor = misbehaving("deaf")
+    await supervisor.start()
+    identity = group_of(await in_state(supervisor, RunnerState.LOADING))
+    report = await supervisor.stop(SHORT)
+    assert (report.state, report.exit_code) == (RunnerState.SHUTDOWN, -signal.SIGKILL)
+    assert group_members(identity) == []
+
+
+async def test_a_frozen_engine_is_killed_with_its_whole_group(agent: LocalAgent, tiny_spec: MakeSpec) -> None:
+    spec = tiny_spec()
+    await agent.start_runner(spec)
+    ready = await wait_for_state(agent, spec.runner_id, RunnerState.READY)
+    identity = group_of(ready)
+    os.kill(identity.pid, signal.SIGSTOP)
+    report = await agent.stop_runner(spec.runner_id, SHORT)
+    assert (report.state, report.exit_code) == (RunnerState.SHUTDOWN, -signal.SIGKILL)
+    assert group_members(identity) == []
+
+
+async def test_helpers_of_a_crashed_runner_do_not_stay(misbehaving: Callable[..., Supervisor]) -> None:
+    supervisor = misbehaving("helper")
+    await supervisor.start()
+    report = await ended(supervisor)
+    assert (report.state, report.exit_code) == (RunnerState.FAILED, -signal.SIGSEGV)
+    assert report.error_code == "runner_crashed"
+    assert report.error_message == "the runner's process was ended by SIGSEGV; its log tells more"
+    helper = int(report.log_tail[0].removeprefix("helper "))
+    assert not psutil.pid_exists(helper) or psutil.Process(helper).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_stopping_twice_and_at_once_is_one_stop(agent: LocalAgent, tiny_spec: MakeSpec) -> None:
+    spec = tiny_spec()
+    await agent.start_runner(spec)
+    await wait_for_state(agent, spec.runner_id, RunnerState.READY)
+    first, second = await asyncio.gather(
+        *(agent.stop_runner(spec.runner_id, StopDeadlines()) for _ in range(2))
+    )
+    third = await agent.stop_runner(spec.runner_id, StopDeadlines())
+    assert first == second == third
+    assert first.state is RunnerState.SHUTDOWN
+
+
+async def test_a_caller_that_gives_up_does_not_stop_the_stopping(
+    misbehaving: Callable[..., Supervisor],
+) -> None:
+    supervisor = misbehaving("deaf")
+    await supervisor.start()
+    await in_state(supervisor, RunnerState.LOADING)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await supervisor.stop(SHORT)
+    assert (await ended(supervisor)).state is RunnerState.SHUTDOWN
+
+
+async def test_an_unknown_runner_is_stopped_already(agent: LocalAgent) -> None:
+    report = await agent.stop_runner("never-seen", StopDeadlines())
+    assert (report.state, report.node_id, report.pid) == (RunnerState.SHUTDOWN, agent.node_id, None)
+
+
+async def test_closing_stops_all_runners(agent: LocalAgent, tiny_spec: MakeSpec) -> None:
+    specs = [tiny_spec() for _ in range(3)]
+    for spec in specs:
+        await agent.start_runner(spec)
+    await wait_for_state(agent, specs[0].runner_id, RunnerState.READY)
+    await agent.close()
+    assert [r.state for r in await agent.runners()] == [RunnerState.SHUTDOWN] * 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit", "code", "text"),
+    [
+        (
+            "silent",
+            "first_status_timeout_s",
+            "runner_unresponsive",
+            "did not report that it lives within 0.4 s",
+        ),
+        ("loading", "load_timeout_s", "runner_unresponsive", "did not finish loading the model within 0.4 s"),
+        ("mute", "warmup_timeout_s", "runner_wedged", "loaded but did not answer within 0.4 s"),
+    ],
+)
+async def test_each_phase_has_its_deadline(
+    mode: str, limit: str, code: str, text: str, misbehaving: Callable[..., Supervisor]
+) -> None:
+    supervisor = misbehaving(mode, **{limit: 0.4})
+    await supervisor.start()
+    identity = group_of(supervisor.report)
+    report = await ended(supervisor)
+    assert (report.state, report.error_code, report.exit_code) == (RunnerState.FAILED, code, -signal.SIGKILL)
+    assert report.error_message is not None
+    assert text in report.error_message
+    assert group_members(identity) == []

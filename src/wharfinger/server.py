@@ -49,6 +49,8 @@ class Started:
     control: ControlPlane
     first_admin_key: str | None
     """Set on the first start only."""
+    stop: Callable[[], None]
+    """Ends :func:`serve`."""
 
 
 def check_exposure(settings: Settings) -> None:
@@ -117,7 +119,9 @@ def listen(settings: Settings) -> socket.socket:
 
 
 @asynccontextmanager
-async def running(settings: Settings, listener: socket.socket) -> AsyncIterator[Started]:
+async def running(
+    settings: Settings, listener: socket.socket, stop: Callable[[], None] = lambda: None
+) -> AsyncIterator[Started]:
     """Everything up and ready behind ``listener``; everything down again at the end.
 
     Raises:
@@ -148,7 +152,7 @@ async def running(settings: Settings, listener: socket.socket) -> AsyncIterator[
             async with _served(_dispatch(gateway, app), listener):
                 host, port = listener.getsockname()[:2]
                 shown = f"[{host}]" if ":" in host else host
-                yield Started(f"http://{shown}:{port}", control, first_key)
+                yield Started(f"http://{shown}:{port}", control, first_key, stop)
         finally:
             refresher.cancel()
             await control.close()
@@ -228,7 +232,7 @@ async def serve(settings: Settings, on_started: Callable[[Started], Awaitable[No
         loop.add_signal_handler(signum, stop.set)
     async with data_directory(settings):
         listener = listen(settings)
-        async with running(settings, listener) as started:
+        async with running(settings, listener, stop.set) as started:
             write_endpoint(settings.data_dir, started.url)
             waiting = on_started(started)
             if waiting is not None:

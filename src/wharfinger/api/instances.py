@@ -13,9 +13,10 @@ from wharfinger.api.wire import (
     MAX_CONTEXT_TOKENS,
     MIN_CONTEXT_TOKENS,
     instance_wire,
-    preview_wire,
+    previews_wire,
     view_wire,
 )
+from wharfinger.placement.hypothetical import FleetError, add_what_if
 from wharfinger.placement.serial import plan_to_json
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
 from wharfinger.workflows.admission import Admitted
@@ -37,6 +38,8 @@ class PlaceInstanceBody(BaseModel):
     instance_meta: InstanceMeta = InstanceMeta.RING
     min_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
     excluded_nodes: list[str] = []
+    node_ids: list[str] = []
+    """Nodes that must take part (ours)."""
     context_tokens: ContextTokens = None
 
 
@@ -50,20 +53,23 @@ async def preview_placements(
     context_tokens: Annotated[int | None, Query(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)] = None,
     min_nodes: Annotated[int, Query(ge=1, le=MAX_NODES)] = 1,
     sharding: Sharding | None = None,
+    what_if: Annotated[list[str] | None, Query(description="Machines to imagine, e.g. +1xH100-80GB")] = None,
 ) -> dict[str, Any]:
     """Where a model could run now, best first, with the reasons where it could not."""
-    excluded = excluded_node_ids or []
     request = PlanRequest(
         sharding=sharding or Sharding.PIPELINE,
         min_nodes=min_nodes,
-        excluded_node_ids=frozenset(excluded),
+        excluded_node_ids=frozenset(excluded_node_ids or []),
         required_node_ids=frozenset(node_ids or []),
         context_tokens=context_tokens,
     )
-    card, rows = await control.previews(model_id, request)
-    if sharding is not None:
-        rows = tuple(row for row in rows if row.sharding is sharding)
-    return {"previews": [preview_wire(row, card, excluded) for row in rows]}
+    card = (await control.catalog.get(model_id)).card
+    snapshot = await control.snapshot()
+    try:
+        snapshot = add_what_if(snapshot, tuple(what_if or ()))
+    except FleetError as error:
+        raise ApiError(400, "invalid_what_if", str(error), param="what_if") from error
+    return previews_wire(snapshot, card, control.with_defaults(request), await control.cards(), sharding)
 
 
 @router.post("/place_instance")
@@ -76,6 +82,7 @@ async def place_instance(
         meta=body.instance_meta,
         min_nodes=body.min_nodes,
         excluded_node_ids=frozenset(body.excluded_nodes),
+        required_node_ids=frozenset(body.node_ids),
         context_tokens=body.context_tokens,
     )
     admitted = await control.place(body.model_id, request, idempotency_key=idempotency_key)

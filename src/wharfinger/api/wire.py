@@ -7,7 +7,18 @@ from typing import Any
 from wharfinger.catalog.card import ModelCard
 from wharfinger.fleet.agent import RunnerReport, RunnerState
 from wharfinger.placement.memory import reserves_context_at_load
-from wharfinger.placement.types import InstanceMeta, Plan, PreviewRow, RankPlan, Sharding
+from wharfinger.placement.planner import plan as plan_best
+from wharfinger.placement.previews import previews
+from wharfinger.placement.serial import node_refusal_to_json, plan_to_json, refusal_to_json
+from wharfinger.placement.types import (
+    FleetSnapshot,
+    InstanceMeta,
+    Plan,
+    PlanRequest,
+    PreviewRow,
+    RankPlan,
+    Sharding,
+)
 from wharfinger.workflows.control import InstanceView
 from wharfinger.workflows.instances import InstanceFailure
 
@@ -85,8 +96,6 @@ def _shard(rank: RankPlan, plan: Plan, card: ModelCard, card_wire: dict[str, Any
 
 def preview_wire(row: PreviewRow, card: ModelCard, excluded: list[str]) -> dict[str, Any]:
     """One preview row. ``plan`` and ``refusal`` carry our explanation beside the contract's fields."""
-    from wharfinger.placement.serial import plan_to_json, refusal_to_json
-
     plan, refusal = row.plan, row.refusal
     return {
         "model_id": card.model_id,
@@ -108,6 +117,28 @@ def preview_wire(row: PreviewRow, card: ModelCard, excluded: list[str]) -> dict[
         "trust_requirement": None,
         "plan": None if plan is None else plan_to_json(plan),
         "refusal": None if refusal is None else refusal_to_json(refusal),
+    }
+
+
+def previews_wire(
+    snapshot: FleetSnapshot,
+    card: ModelCard,
+    request: PlanRequest,
+    catalog: list[ModelCard],
+    sharding: Sharding | None,
+) -> dict[str, Any]:
+    """The whole previews answer. ``nodes`` says why each node that is in no plan is out (ours)."""
+    rows = previews(snapshot, card, request, catalog=catalog)
+    best = plan_best(snapshot, card, request, catalog=catalog)
+    refused = best.node_refusals or (best.refusal.nodes if best.refusal else ())
+    return {
+        "previews": [
+            preview_wire(row, card, sorted(request.excluded_node_ids))
+            for row in rows
+            if sharding is None or row.sharding is sharding
+        ],
+        "nodes": [node_refusal_to_json(node) for node in refused],
+        "node_names": {node.node_id: node.name for node in snapshot.nodes},
     }
 
 

@@ -60,7 +60,7 @@ def _python() -> Check:
 
 
 def _data_dir(path: Path) -> Check:
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    existing = _existing(path)
     if not os.access(existing, os.W_OK):
         return Check(
             "data directory", "fail", f"{path} is not writable", "make it writable or set WHARF_DATA_DIR"
@@ -70,7 +70,7 @@ def _data_dir(path: Path) -> Check:
 
 
 def _disk(path: Path) -> Check:
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    existing = _existing(path)
     free = shutil.disk_usage(existing).free
     if free < LOW_DISK_BYTES:
         return Check("disk", "warn", f"{size(free)} free", "free some space: models are large")
@@ -122,3 +122,8 @@ def _port(host: str, port: int) -> Check:
                 "choose --port",
             )
     return Check("control plane", "warn", "not running", "start it with: wharf up")
+
+
+def _existing(path: Path) -> Path:
+    """The directory itself, or the nearest one above it that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())

@@ -152,7 +152,7 @@ class ControlPlane:
         entry = await self.catalog.get(model_id)
         snapshot = await self.snapshot()
         return entry.card, previews(
-            snapshot, entry.card, self._defaults(request), catalog=await self._cards()
+            snapshot, entry.card, self.with_defaults(request), catalog=await self.cards()
         )
 
     # ── make it run, make it stop ─────────────────────────────────────────────────────────────────────────────
@@ -166,13 +166,13 @@ class ControlPlane:
             UnknownModel, PlacementRefused, Conflict.
         """
         entry = await self.catalog.get(model_id)
-        catalog = await self._cards()
+        catalog = await self.cards()
         waited_s = 0.0
         while True:
             await self.fleet.measure()
             try:
                 admitted = await self.admission.place(
-                    await self._facts(), entry.card, self._defaults(request), catalog, idempotency_key
+                    await self._facts(), entry.card, self.with_defaults(request), catalog, idempotency_key
                 )
             except PlacementRefused as refused:
                 if refused.refusal.category != INFO_PENDING or waited_s >= INFO_PENDING_WAIT_S:
@@ -199,7 +199,7 @@ class ControlPlane:
         """
         await self.fleet.measure()
         admitted = await self.admission.create(
-            await self._facts(), card, instance_id, self._defaults(request), planner, idempotency_key
+            await self._facts(), card, instance_id, self.with_defaults(request), planner, idempotency_key
         )
         self.worker.wake()
         return admitted
@@ -311,8 +311,10 @@ class ControlPlane:
         }
         return self.fleet.facts(artifacts, active)
 
-    async def _cards(self) -> list[ModelCard]:
+    async def cards(self) -> list[ModelCard]:
+        """Every card of the catalog."""
         return [entry.card for entry in await self.catalog.list()]
 
-    def _defaults(self, request: PlanRequest) -> PlanRequest:
+    def with_defaults(self, request: PlanRequest) -> PlanRequest:
+        """The request with this installation's default window."""
         return replace(request, default_context_tokens=self.settings.default_context_tokens)

@@ -1,0 +1,106 @@
+"""``demo``: the main job on real parts, from nothing to an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wharfinger.catalog.demo import DEMO_MODEL_ID, demo_card, ensure_demo_model
+from wharfinger.catalog.errors import CatalogError
+from wharfinger.catalog.library import CardSource
+from wharfinger.cli.chat import ask
+from wharfinger.cli.client import Client
+from wharfinger.cli.follow import follow_operation, require_success
+from wharfinger.cli.output import CliError, console
+from wharfinger.cli.plan import print_previews
+from wharfinger.cli.up import configure_logging, demo_data_dir, run_server, settings_from
+from wharfinger.server import Started, serve
+
+if TYPE_CHECKING:
+    from wharfinger.settings import Settings
+
+QUESTION = "In one sentence: what does a harbour master do?"
+MAX_TOKENS = 96
+
+
+def run_demo(*, data_dir: Path | None, port: int | None, exit_after: bool) -> None:
+    """Start, show the placement, launch, ask, and serve until Ctrl-C (or tear down at once)."""
+    settings = settings_from(data_dir=demo_data_dir(data_dir), port=port)
+    configure_logging("warning")
+    begun = time.monotonic()
+    outcome: list[CliError] = []
+
+    async def tour(started: Started) -> None:
+        up_s = time.monotonic() - begun
+        console().print(
+            f"[bold]1. Control plane[/] up at {started.url} in {up_s:.2f} s ({settings.data_dir})"
+        )
+        try:
+            path = await asyncio.to_thread(ensure_demo_model, settings.models_dir, console(stderr=True).print)
+            await started.control.catalog.add_card(demo_card(path), CardSource.INSTALLED, path)
+            await asyncio.to_thread(_tour, settings, exit_after)
+        except CatalogError as error:
+            outcome.append(CliError(str(error)))
+        except CliError as error:
+            outcome.append(error)
+        if outcome or exit_after:
+            asyncio.get_running_loop().call_soon(started.stop)
+
+    run_server(serve(settings, tour))
+    if outcome:
+        raise outcome[0]
+    console().print("everything is down; nothing is left running")
+
+
+def _tour(settings: Settings, exit_after: bool) -> None:
+    """The steps a user would take, through the same HTTP API the CLI uses."""
+    out = console()
+    client = Client(settings.data_dir)
+    document = client.get("/instance/previews", model_id=DEMO_MODEL_ID)
+    out.print(f"[bold]2. Where can {DEMO_MODEL_ID} run?[/]")
+    print_previews(out, document)
+    instance = _running(client)
+    if instance is None:
+        out.print("[bold]3. Launch[/]")
+        began = time.monotonic()
+        answer = client.post("/place_instance", {"model_id": DEMO_MODEL_ID})
+        operation = follow_operation(client, answer["operation_id"])
+        require_success(operation)
+        total_s = time.monotonic() - began
+        load_s = operation["result"]["engine_load_s"]
+        out.print(f"   ready in {total_s:.2f} s, of which the engine loaded the model for {load_s:.2f} s")
+        instance = client.get(f"/api/v1/instances/{answer['instance_id']}")
+    else:
+        out.print(f"[bold]3. Launch[/] {instance['instance_id']} from the last run is coming back")
+        require_success(follow_operation(client, instance["operation_id"]))
+    out.print(f"[bold]4. Ask[/] (streamed through the OpenAI endpoint)\n   > {QUESTION}")
+    answer = ask(client, DEMO_MODEL_ID, [{"role": "user", "content": QUESTION}], MAX_TOKENS)
+    rate = "?" if answer.tokens_per_s is None else f"{answer.tokens_per_s:.0f}"
+    out.print(
+        f"   first token after {answer.first_token_s * 1000:.0f} ms, {rate} tokens/s, {answer.tokens} tokens"
+    )
+    if exit_after:
+        out.print("[bold]5. Stop[/]")
+        stopped = client.delete(f"/instance/{instance['instance_id']}")
+        require_success(follow_operation(client, stopped["operation_id"]))
+    else:
+        _what_next(settings, client)
+
+
+def _running(client: Client) -> dict[str, Any] | None:
+    """The demo model's instance of an earlier run, which the control plane is bringing back."""
+    for instance in client.get("/instance")["instances"]:
+        if instance["model_id"] == DEMO_MODEL_ID and instance["status"] in ("launching", "ready"):
+            return instance
+    return None
+
+
+def _what_next(settings: Settings, client: Client) -> None:
+    out = console()
+    out.print("[bold]5. Yours[/]")
+    out.print(f"   dashboard   {client.url}/   (key: cat {settings.data_dir / 'admin.key'})")
+    out.print(f"   OpenAI      {client.url}/v1  model {DEMO_MODEL_ID}, API key as above")
+    out.print(f"   CLI         WHARF_DATA_DIR={settings.data_dir} wharf status")
+    out.print("   stop        Ctrl-C")

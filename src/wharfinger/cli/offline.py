@@ -1,0 +1,96 @@
+"""Planning without a control plane: a fleet from YAML, a card from a file or from the local catalog."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from wharfinger.api.wire import previews_wire
+from wharfinger.catalog.card import ModelCard
+from wharfinger.catalog.card_files import card_of
+from wharfinger.catalog.errors import ArtifactError
+from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.cli.output import CliError, Exit
+from wharfinger.cli.plan import PlanOptions, load_json
+from wharfinger.placement.hypothetical import FleetError, add_what_if, fleet_from_mapping
+from wharfinger.placement.types import FleetSnapshot, PlanRequest, Sharding
+from wharfinger.settings import Settings
+from wharfinger.store.database import Database
+
+
+def plan_offline(options: PlanOptions) -> dict[str, Any]:
+    """The previews document of a described fleet.
+
+    Raises:
+        CliError: the fleet file, the model or an option is wrong; the message names which and what is accepted.
+    """
+    assert options.fleet is not None
+    card, catalog = asyncio.run(_cards(options.model))
+    try:
+        sharding = None if options.sharding is None else Sharding(options.sharding)
+    except ValueError as error:
+        raise CliError(
+            f"--sharding {options.sharding!r}: accepted are Pipeline and Tensor", Exit.USAGE
+        ) from error
+    request = PlanRequest(
+        sharding=sharding or Sharding.PIPELINE,
+        min_nodes=options.min_nodes,
+        excluded_node_ids=frozenset(options.excluded),
+        required_node_ids=frozenset(options.required),
+        context_tokens=options.context_tokens,
+    )
+    try:
+        snapshot = add_what_if(_fleet(options.fleet), options.what_if)
+    except FleetError as error:
+        raise CliError(str(error), Exit.USAGE) from error
+    return previews_wire(snapshot, card, request, catalog, sharding)
+
+
+def _fleet(path: Path) -> FleetSnapshot:
+    try:
+        described = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise CliError(f"{path} is not YAML: {error}", Exit.USAGE) from error
+    return fleet_from_mapping(described)
+
+
+async def _cards(model: str) -> tuple[ModelCard, list[ModelCard]]:
+    """The card asked for, and the local catalog beside it (for suggestions)."""
+    path = Path(model)
+    catalog: list[ModelCard] = []
+    database_file = Settings().data_dir / "wharfinger.db"
+    if database_file.exists():
+        database = Database.open(f"sqlite+aiosqlite:///{database_file}")
+        try:
+            catalog = [entry.card for entry in await CatalogLibrary(database).list()]
+        finally:
+            await database.close()
+    if path.exists():
+        return _card_from_file(path), catalog
+    for card in catalog:
+        if card.model_id == model:
+            return card, catalog
+    known = ", ".join(card.model_id for card in catalog) or "none"
+    raise CliError(
+        f"{model!r} is neither a file nor a model of the local catalog (known: {known}). Give a GGUF file, a folder "
+        "with safetensors and config.json, or a card as JSON.",
+        Exit.NOT_FOUND,
+    )
+
+
+def _card_from_file(path: Path) -> ModelCard:
+    if path.suffix == ".json" and path.is_file():
+        try:
+            return ModelCard.model_validate(load_json(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise CliError(f"{path} is not a model card: {field}: {first['msg']}", Exit.USAGE) from error
+    try:
+        return card_of(path, None)
+    except ArtifactError as error:
+        raise CliError(str(error), Exit.USAGE) from error

@@ -248,9 +248,15 @@ class Plan:
     score: tuple[ScorePart, ...] = ()
     flags: tuple[str, ...] = ()
     """Estimates that are pessimistic or unknown, e.g. ``kv_geometry_unknown``."""
-    hosts_by_node: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """Ring addresses: node to one ``(ip, port)`` per rank."""
+    hosts_by_node: Mapping[str, tuple[tuple[str, int], ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """Ring: node to one ``(ip, port)`` per rank. RPC: the driver to one ``(ip, port)`` per donor, in rank order."""
     port: int | None = None
+    coordinators: Mapping[str, tuple[str, int]] = field(default_factory=lambda: MappingProxyType({}))
+    """MlxJaccl: node to the ``(ip, port)`` by which it reaches the coordinator, which is rank 0."""
+    rdma_interfaces: tuple[tuple[str | None, ...], ...] = ()
+    """MlxJaccl: row and column by rank, the interface that leads there; the diagonal is ``None``."""
 
     @property
     def node_ids(self) -> tuple[str, ...]:

@@ -1,0 +1,299 @@
+"""Fitting a model onto an ordered arrangement of memory pools.
+
+A *stage* holds a contiguous range of layers; its pools share every layer of the range by tensor. Stages belong to
+*members* (nodes, in rank order). What a shard needs of RAM beside its device is charged once per member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wharfinger.placement.memory.interface import Pool
+from wharfinger.placement.split import boundaries, largest_remainder, pack
+from wharfinger.placement.types import DeviceCharge, MemoryPart, Sharding
+from wharfinger.placement.window import HIGHEST_CONTEXT_TOKENS, WindowGoal, largest_window
+from wharfinger.placement.workspace import ENGINE_FLOOR, HostMemory, Sized, Workspace
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Pools of one member that hold one range of layers together."""
+
+    member: int
+    pools: tuple[Pool, ...]
+    usable: int
+    """The smallest pool's bytes: each holds an equal part."""
+
+    @classmethod
+    def of(cls, member: int, pools: Sequence[Pool]) -> Stage:
+        """A stage over measured pools."""
+        return cls(member, tuple(pools), min(pool.usable_bytes or 0 for pool in pools))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Stages in layer order, with the memory each member has beside its devices."""
+
+    tag: str
+    sharding: Sharding
+    stages: tuple[Stage, ...]
+    hosts: tuple[HostMemory, ...]
+    """By member."""
+    driver: int | None = None
+    """llama.cpp RPC: the member that reads the file and so holds the embedding, whatever layers it has."""
+
+    def width(self, stage: Stage) -> int:
+        """How many ways the stage's layers are cut."""
+        if self.sharding is Sharding.TENSOR:
+            return sum(len(each.pools) for each in self.stages)
+        return len(stage.pools)
+
+    def first(self, stage: Stage, start: int) -> bool:
+        """Whether the stage holds the token embedding."""
+        if self.driver is None:
+            return start == 0
+        return stage is next(each for each in self.stages if each.member == self.driver)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitting arrangement: what each member is charged and the windows that follow."""
+
+    arrangement: Arrangement
+    ranges: Ranges
+    charges: tuple[tuple[DeviceCharge, ...], ...]
+    context_tokens: int | None
+    max_context_tokens: int | None
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberShortage:
+    """What one member lacks in an arrangement that does not fit."""
+
+    needed: int
+    usable: int
+    short_by: int
+    """Bytes missing over its pools; giving each pool this much more makes the member fit."""
+    parts: tuple[MemoryPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """An arrangement that does not fit, member by member (``None``: that member is fine)."""
+
+    arrangement: Arrangement
+    members: tuple[MemberShortage | None, ...]
+
+    @property
+    def short_by(self) -> int:
+        """Bytes missing over all members."""
+        return sum(member.short_by for member in self.members if member)
+
+
+def fit(work: Workspace, arrangement: Arrangement, goal: WindowGoal) -> Fit | Shortage:
+    """Place all layers on the arrangement with the largest window of the goal that fits.
+
+    Raises:
+        ValueError: fewer layers than stages (callers check this first).
+    """
+    for charged in goal.charges:
+        ranges = _place(work, arrangement, charged)
+        if ranges is not None:
+            return _finish(work, arrangement, ranges, goal, charged)
+    return _shortage(work, arrangement, _proportional(work, arrangement), goal.floor)
+
+
+def fit_ranges(work: Workspace, arrangement: Arrangement, ranges: Ranges, goal: WindowGoal) -> Fit | Shortage:
+    """Like :func:`fit` with the cut given, for exact placements."""
+    for charged in goal.charges:
+        if _slack(work, arrangement, ranges, charged) >= 0:
+            return _finish(work, arrangement, ranges, goal, charged)
+    return _shortage(work, arrangement, ranges, goal.floor)
+
+
+def _place(work: Workspace, arrangement: Arrangement, context: int) -> Ranges | None:
+    ranges = _proportional(work, arrangement)
+    if _slack(work, arrangement, ranges, context) >= 0:
+        return ranges
+    if arrangement.sharding is Sharding.TENSOR or len(arrangement.stages) == 1:
+        return None
+
+    def fits(index: int, start: int, end: int) -> bool:
+        stage = arrangement.stages[index]
+        return _stage_slack(arrangement, stage, _sized(work, arrangement, stage, start, end, context)) >= 0
+
+    packed = pack(work.card.n_layers, len(arrangement.stages), fits, _max_start(work, arrangement))
+    return packed if packed is not None and _slack(work, arrangement, packed, context) >= 0 else None
+
+
+def _proportional(work: Workspace, arrangement: Arrangement) -> Ranges:
+    n_layers, stages = work.card.n_layers, arrangement.stages
+    if arrangement.sharding is Sharding.TENSOR or len(stages) == 1:
+        return ((0, n_layers),) * len(stages)
+    weights = [stage.usable * len(stage.pools) for stage in stages]
+    counts = largest_remainder(n_layers, weights if any(weights) else [1] * len(stages))
+    return boundaries(counts, _max_start(work, arrangement))
+
+
+def _max_start(work: Workspace, arrangement: Arrangement) -> int | None:
+    return work.card.placement.max_pipeline_split_layer if len(arrangement.hosts) > 1 else None
+
+
+def _sized(
+    work: Workspace, arrangement: Arrangement, stage: Stage, start: int, end: int, context: int
+) -> Sized:
+    first = arrangement.first(stage, start)
+    return work.sized(arrangement.tag, start, end, arrangement.width(stage), first, context)
+
+
+def _stage_slack(arrangement: Arrangement, stage: Stage, sized: Sized) -> int:
+    """Bytes left by one stage alone on its member; negative when it does not fit."""
+    return _member_slack(arrangement.hosts[stage.member], [(stage, sized)])
+
+
+def _slack(work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int) -> int:
+    """The smallest number of bytes left anywhere; negative when something does not fit."""
+    if len(arrangement.stages) == 1:
+        stage, (start, end) = arrangement.stages[0], ranges[0]
+        return _stage_slack(arrangement, stage, _sized(work, arrangement, stage, start, end, context))
+    members = _by_member(work, arrangement, ranges, context)
+    return min(_member_slack(host, held) for host, held in zip(arrangement.hosts, members, strict=True))
+
+
+def _by_member(
+    work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int
+) -> list[list[tuple[Stage, Sized]]]:
+    members: list[list[tuple[Stage, Sized]]] = [[] for _ in arrangement.hosts]
+    for stage, (start, end) in zip(arrangement.stages, ranges, strict=True):
+        members[stage.member].append((stage, _sized(work, arrangement, stage, start, end, context)))
+    return members
+
+
+def _member_slack(host: HostMemory, held: Sequence[tuple[Stage, Sized]]) -> int:
+    host_bytes = host_bytes_of(held)
+    taken_from_pool = host_bytes if host.shared else 0
+    slack = min(stage.usable - sized.device_bytes - taken_from_pool for stage, sized in held)
+    if not host.shared and host.usable is not None and host_bytes:
+        slack = min(slack, host.usable - host_bytes)
+    if host.cap_left is not None:
+        device_bytes = sum(sized.device_bytes * len(stage.pools) for stage, sized in held)
+        slack = min(slack, host.cap_left - device_bytes - host_bytes)
+    return slack
+
+
+def host_bytes_of(held: Sequence[tuple[Stage, Sized]]) -> int:
+    """RAM of one member: the parts of all its stages, the engine's process counted once."""
+    if len(held) == 1:
+        return held[0][1].host_bytes
+    floors = [sized.host_floor_bytes for _, sized in held]
+    return sum(sized.host_bytes for _, sized in held) - sum(floors) + max(floors)
+
+
+def _finish(work: Workspace, arrangement: Arrangement, ranges: Ranges, goal: WindowGoal, charged: int) -> Fit:
+    if work.kv_bytes_per_token(arrangement.tag) is None:
+        charges, flags = _charges(work, arrangement, ranges, charged)
+        return Fit(arrangement, ranges, charges, goal.requested or goal.limit, goal.limit, flags)
+    ceiling = _ceiling(work, arrangement, ranges, goal, charged)
+    if goal.requested is not None:
+        context = goal.requested
+    elif goal.reserves and goal.want is not None:
+        charged = context = min(goal.want, ceiling)
+    else:
+        context = ceiling
+    charges, flags = _charges(work, arrangement, ranges, charged)
+    return Fit(arrangement, ranges, charges, context, ceiling, flags)
+
+
+def _ceiling(
+    work: Workspace, arrangement: Arrangement, ranges: Ranges, goal: WindowGoal, charged: int
+) -> int:
+    """Largest window all stages hold, capped by card and engine."""
+    highest = HIGHEST_CONTEXT_TOKENS if goal.limit is None else goal.limit
+    if len(arrangement.stages) == 1:
+        stage, (start, end) = arrangement.stages[0], ranges[0]
+        key = (arrangement.tag, start, end, arrangement.width(stage), arrangement.first(stage, start))
+        probed = work.probed_windows.setdefault(key, [])
+    else:
+        probed = []
+    return largest_window(
+        lambda context: _slack(work, arrangement, ranges, context), charged, max(charged, highest), probed
+    )
+
+
+def _charges(
+    work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int
+) -> tuple[tuple[tuple[DeviceCharge, ...], ...], tuple[str, ...]]:
+    members: list[tuple[DeviceCharge, ...]] = []
+    flags: set[str] = set()
+    starts = iter(ranges)
+    held_by_member = _by_member(work, arrangement, ranges, context)
+    ranges_by_member: list[list[tuple[int, int]]] = [[] for _ in arrangement.hosts]
+    for stage in arrangement.stages:
+        ranges_by_member[stage.member].append(next(starts))
+    for host, held, own_ranges in zip(arrangement.hosts, held_by_member, ranges_by_member, strict=True):
+        host_parts = merged_host_parts(held)
+        charges: list[DeviceCharge] = []
+        for (stage, sized), (start, end) in zip(held, own_ranges, strict=True):
+            flags.update(sized.flags)
+            for pool in stage.pools:
+                parts = sized.parts
+                if host.shared and host_parts:
+                    parts, host_parts = merge_parts((*parts, *host_parts)), ()
+                charges.append(DeviceCharge(pool.device_index, parts, pool.usable_bytes or 0, start, end))
+        if host_parts and host.usable is not None:
+            charges.append(DeviceCharge(None, host_parts, host.usable))
+        members.append(tuple(charges))
+    return tuple(members), tuple(sorted(flags))
+
+
+def merged_host_parts(held: Sequence[tuple[Stage, Sized]]) -> tuple[MemoryPart, ...]:
+    """The host parts of one member's stages by name, the engine's process counted once."""
+    if len(held) == 1:
+        return held[0][1].host_parts
+    floor = max((sized.host_floor_bytes for _, sized in held), default=0)
+    others = merge_parts(
+        [part for _, sized in held for part in sized.host_parts if part.name != ENGINE_FLOOR]
+    )
+    return (*others, MemoryPart(ENGINE_FLOOR, floor)) if floor else others
+
+
+def merge_parts(parts: Sequence[MemoryPart]) -> tuple[MemoryPart, ...]:
+    """Parts of the same name added up, in the order names first appear."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        sums[part.name] = sums.get(part.name, 0) + part.size_bytes
+    return tuple(MemoryPart(name, size) for name, size in sums.items())
+
+
+def _shortage(work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int) -> Shortage:
+    members = _by_member(work, arrangement, ranges, context)
+    return Shortage(
+        arrangement,
+        tuple(_member_shortage(host, held) for host, held in zip(arrangement.hosts, members, strict=True)),
+    )
+
+
+def _member_shortage(host: HostMemory, held: Sequence[tuple[Stage, Sized]]) -> MemberShortage | None:
+    host_bytes = host_bytes_of(held)
+    needed = usable = short = 0
+    parts: list[MemoryPart] = []
+    for stage, sized in held:
+        for pool in stage.pools:
+            have = pool.usable_bytes or 0
+            needed += sized.device_bytes
+            usable += have
+            short += max(0, sized.device_bytes + (host_bytes if host.shared else 0) - have)
+            parts.extend(sized.parts)
+    parts.extend(merged_host_parts(held))
+    needed += host_bytes
+    if not host.shared and host.usable is not None and host_bytes:
+        usable += host.usable
+        short += max(0, host_bytes - host.usable)
+    if host.cap_left is not None:
+        usable = min(usable, host.cap_left)
+        short = max(short, needed - host.cap_left)
+    return MemberShortage(needed, usable, short, merge_parts(parts)) if short > 0 else None

@@ -1,0 +1,177 @@
+"""Observed links: who reaches whom, over which address, and the best order of a ring."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import pairwise, permutations
+from typing import Final
+
+from wharfinger.placement.types import LinkFacts
+
+RING_ORDER: Final = ("thunderbolt", "maybe_ethernet", "ethernet", "wifi", "unknown", "vpn")
+"""Interfaces for bulk traffic between neighbours, best first."""
+COORDINATOR_ORDER: Final = ("ethernet", "wifi", "unknown", "maybe_ethernet", "thunderbolt", "vpn")
+"""Interfaces for reaching a coordinator, best first."""
+_VPN_NETWORKS: Final = (ipaddress.ip_network("100.64.0.0/10"), ipaddress.ip_network("fd7a:115c:a1e0::/48"))
+_EXACT_RING_NODES: Final = 7
+"""Up to here every ring is compared; beyond, the nearest neighbour is taken. 6! / 2 = 360 rings."""
+
+
+def interface_class(link: LinkFacts) -> str:
+    """The link's interface, except that an address of a VPN range is ``vpn`` whatever its label says."""
+    if link.address is not None:
+        try:
+            address = ipaddress.ip_address(link.address)
+        except ValueError:
+            return link.interface if link.interface in RING_ORDER else "unknown"
+        if any(address in network for network in _VPN_NETWORKS if network.version == address.version):
+            return "vpn"
+    return link.interface if link.interface in RING_ORDER else "unknown"
+
+
+def is_routable(link: LinkFacts) -> bool:
+    """False for link-local and loopback addresses; a link without an address, or with a name, counts as routable."""
+    if link.address is None:
+        return True
+    try:
+        address = ipaddress.ip_address(link.address)
+    except ValueError:
+        return True
+    return not (address.is_link_local or address.is_loopback)
+
+
+class LinkIndex:
+    """Links by pair of nodes. A link without a reverse does not make a pair."""
+
+    def __init__(self, links: Iterable[LinkFacts]) -> None:
+        self._by_pair: defaultdict[tuple[str, str], list[LinkFacts]] = defaultdict(list)
+        for link in links:
+            self._by_pair[link.source, link.sink].append(link)
+
+    @property
+    def empty(self) -> bool:
+        """True when no link at all has been observed."""
+        return not self._by_pair
+
+    @cached_property
+    def mutual(self) -> dict[str, frozenset[str]]:
+        """Nodes each node is linked with in both directions."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for source, sink in self._by_pair:
+            if (sink, source) in self._by_pair:
+                found[source].add(sink)
+        return {node: frozenset(others) for node, others in found.items()}
+
+    @cached_property
+    def rdma_mutual(self) -> dict[str, frozenset[str]]:
+        """Nodes each node is linked with over RDMA in both directions."""
+        rdma = {pair for pair, links in self._by_pair.items() if any(link.rdma for link in links)}
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for source, sink in rdma:
+            if (sink, source) in rdma:
+                found[source].add(sink)
+        return {node: frozenset(others) for node, others in found.items()}
+
+    def observed_from(self, node_id: str) -> bool:
+        """Whether any link of the node, in either direction, has been observed."""
+        return node_id in self._touched
+
+    @cached_property
+    def _touched(self) -> frozenset[str]:
+        return frozenset(node for pair in self._by_pair for node in pair)
+
+    def best(
+        self, source: str, sink: str, order: Sequence[str] = RING_ORDER, *, routable: bool = False
+    ) -> LinkFacts | None:
+        """Best link from source to sink: by interface class, then bandwidth, latency and address."""
+        links = [link for link in self._by_pair.get((source, sink), ()) if not routable or is_routable(link)]
+        if not links:
+            return None
+        return min(
+            links,
+            key=lambda link: (order.index(interface_class(link)), *_speed_key(link), link.address or "~"),
+        )
+
+    def rdma_interface(self, source: str, sink: str) -> str | None:
+        """Name of the RDMA interface that leads from source to sink; ``None`` without one."""
+        names = [link.rdma_interface for link in self._by_pair.get((source, sink), ()) if link.rdma]
+        return min((name for name in names if name is not None), default=None)
+
+    def has_rdma(self, source: str, sink: str) -> bool:
+        """Whether an RDMA link from source to sink was observed."""
+        return any(link.rdma for link in self._by_pair.get((source, sink), ()))
+
+    def cost(self, left: str, right: str) -> tuple[int, float, float]:
+        """How bad the worse direction between two neighbours is; smaller is better."""
+        costs: list[tuple[int, float, float]] = []
+        for source, sink in ((left, right), (right, left)):
+            link = self.best(source, sink)
+            if link is None:
+                return (len(RING_ORDER), 0.0, 0.0)
+            costs.append((RING_ORDER.index(interface_class(link)), *_speed_key(link)))
+        return max(costs)
+
+    def ring(self, node_ids: Sequence[str]) -> tuple[str, ...] | None:
+        """Best closed ring over the nodes, from the smallest id on; ``None`` when they do not form one.
+
+        Up to seven nodes every ring is compared by its worst link, then by the sum over all; beyond that the
+        nearest neighbour is followed.
+        """
+        ids = sorted(node_ids)
+        if len(ids) <= 2:
+            return tuple(ids) if self.closed(ids) else None
+        if self._uniform(ids):
+            return tuple(ids)
+        if len(ids) <= _EXACT_RING_NODES:
+            return self._exact_ring(ids)
+        return self._nearest_ring(ids)
+
+    def closed(self, ring: Sequence[str]) -> bool:
+        """Whether every neighbour in the ring is linked in both directions."""
+        if len(ring) == 1:
+            return True
+        mutual = self.mutual
+        pairs = [*pairwise(ring), (ring[-1], ring[0])]
+        return all(right in mutual.get(left, ()) for left, right in pairs)
+
+    def _uniform(self, ids: Sequence[str]) -> bool:
+        first = self.cost(ids[0], ids[1])
+        if first[0] == len(RING_ORDER):
+            return False
+        return all(self.cost(a, b) == first for i, a in enumerate(ids) for b in ids[i + 1 :])
+
+    def _exact_ring(self, ids: Sequence[str]) -> tuple[str, ...] | None:
+        head, *rest = ids
+        costs = {(a, b): self.cost(a, b) for a in ids for b in ids if a != b}
+        best: tuple[tuple[object, ...], tuple[str, ...]] | None = None
+        for order in permutations(rest):
+            if order[0] > order[-1]:
+                continue  # the same ring the other way round
+            ring = (head, *order)
+            edges = sorted((costs[pair] for pair in [*pairwise(ring), (ring[-1], head)]), reverse=True)
+            if edges[0][0] == len(RING_ORDER):
+                continue
+            key = (tuple(edges), ring)
+            if best is None or key < best:
+                best = key
+        return best[1] if best else None
+
+    def _nearest_ring(self, ids: Sequence[str]) -> tuple[str, ...] | None:
+        for head in ids:
+            ring, left = [head], set(ids) - {head}
+            while left:
+                near = min(left, key=lambda node: (self.cost(ring[-1], node), node))
+                ring.append(near)
+                left.remove(near)
+            if self.closed(ring):
+                start = ring.index(ids[0])
+                return tuple(ring[start:] + ring[:start])
+        return None
+
+
+def _speed_key(link: LinkFacts) -> tuple[float, float]:
+    bandwidth = -link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s is not None else 0.0
+    return bandwidth, link.latency_s if link.latency_s is not None else float("inf")

@@ -1,0 +1,17 @@
+"""Ports of instances: below every system's ephemeral range, the lowest that is free on all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Final
+
+PORT_RANGE: Final = range(24000, 32000)
+
+
+def free_port(used: Iterable[Set[int]]) -> int | None:
+    """The lowest port of :data:`PORT_RANGE` that none of the sets holds; ``None`` when all are taken."""
+    sets = [ports for ports in used if ports]
+    for port in PORT_RANGE:
+        if not any(port in ports for ports in sets):
+            return port
+    return None

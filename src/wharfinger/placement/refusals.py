@@ -1,0 +1,216 @@
+"""Structured refusals: the code, the one-line summary, and the arithmetic of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wharfinger.placement import backends, codes
+from wharfinger.placement.search import Found
+from wharfinger.placement.single import TagRefusal, gate_refusal, node_refusal
+from wharfinger.placement.types import NodeRefusal, PlanRequest, PlanResult, Refusal
+from wharfinger.placement.units import gib
+from wharfinger.placement.window import card_limit
+from wharfinger.placement.workspace import Workspace
+
+_PHRASES: Final = {
+    codes.MEMORY_SHORT: "{n} short of memory",
+    codes.MEMORY_UNKNOWN: "{n} not reported memory yet",
+    codes.ENGINES_UNKNOWN: "{n} not reported engines yet",
+    codes.MIN_VRAM: "{n} with too little VRAM per device",
+    codes.CONTEXT_TOO_LARGE: "{n} with engines that serve a smaller window",
+    codes.DEVICE_MISSING: "{n} without a device for the engine",
+    codes.NO_FREE_PORT: "{n} without a free port",
+    codes.ENGINE_MISSING: "{n} lack an engine for it",
+    codes.ROLE_NOT_SERVING: "{n} not serving models",
+    codes.NODE_UNREACHABLE: "{n} unreachable",
+    codes.NODE_EXCLUDED: "{n} excluded",
+    codes.LINKS_UNKNOWN: "{n} without observed links",
+    codes.NODE_NOT_CHOSEN: "{n} passed over",
+}
+"""In the order the summary names them, and in which one becomes the code of the whole refusal."""
+_SET_MESSAGES: Final = {
+    codes.ENGINE_CANNOT_SPAN: "its engines ({backends}) run on one machine only",
+    codes.NO_COMMON_ENGINE: "no {width} nodes share a backend that can span machines",
+    codes.LINK_MISSING: "no {width} nodes are linked as the engine needs",
+    codes.LINKS_UNKNOWN: "links between the nodes have not been observed yet",
+    codes.NO_ROUTABLE_ADDRESS: "donors are reachable only over link-local or loopback addresses; a routable one is needed",
+    codes.RDMA_MISSING: "no {width} nodes have RDMA links between every two of them",
+    codes.META_NOT_APPLICABLE: "instance meta {meta} does not go with its engines ({backends})",
+    codes.TENSOR_UNSUPPORTED: "the card does not support tensor sharding",
+    codes.TENSOR_INDIVISIBLE: "hidden size {hidden}, {heads} heads and {kv_heads} KV heads do not divide by any usable width",
+    codes.TENSOR_OVER_RPC: "llama.cpp RPC is pipeline only",
+    codes.TOO_FEW_LAYERS: "{layers} layers are fewer than the ranks",
+    codes.CONTEXT_TOO_LARGE: "its engines serve a smaller window than {context} tokens",
+    codes.MEMORY_SHORT: "no {width} nodes hold it together",
+}
+
+
+def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[NodeRefusal, ...]:
+    """Why each node that is in no plan is out, by node id."""
+    used = {node.node_id for candidate, _ in found.ranked for node in candidate.members}
+    refusals: list[NodeRefusal] = []
+    for node in work.nodes:
+        if node.node_id in used:
+            continue
+        gated = found.gated.get(node.node_id)
+        refused = found.refused.get(node.node_id)
+        if gated is not None:
+            refusals.append(gate_refusal(work, node, gated, request))
+        elif refused is not None:
+            refusals.append(node_refusal(node, refused, request))
+        else:
+            refusals.append(
+                NodeRefusal(node.node_id, node.name, codes.NODE_NOT_CHOSEN, f"{node.name} was not needed")
+            )
+    return tuple(refusals)
+
+
+def explain(work: Workspace, request: PlanRequest, found: Found) -> PlanResult:
+    """The refusal of a search that found nothing."""
+    _fold_set_shortage(request, found)
+    nodes = node_refusals(work, request, found)
+    code = _code(request, found, nodes)
+    message = _message(work, request, found, code, nodes)
+    return PlanResult((), Refusal(code, codes.category(code), message, nodes), nodes)
+
+
+def _fold_set_shortage(request: PlanRequest, found: Found) -> None:
+    """Tell members of the nearest set what their own part lacks, where they have no reason of their own."""
+    refusal = found.set_refusal
+    if refusal is None:
+        return
+    if refusal.code in (codes.LINKS_UNKNOWN, codes.LINK_MISSING) and request.min_nodes > 1:
+        for member in refusal.members:
+            missing = ("links",) if refusal.code == codes.LINKS_UNKNOWN else ()
+            found.refused.setdefault(member.node_id, TagRefusal(refusal.code, "", missing=missing))
+    if refusal.shortage is None:
+        return
+    for member, shortage in zip(refusal.members, refusal.shortage.members, strict=True):
+        if shortage is not None:
+            tag = refusal.shortage.arrangement.tag
+            found.refused.setdefault(member.node_id, TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage))
+
+
+def _code(request: PlanRequest, found: Found, nodes: Sequence[NodeRefusal]) -> str:
+    if found.request_code is not None:
+        return found.request_code
+    by_code = {refusal.code for refusal in nodes}
+    for pending in (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN):
+        if pending in by_code and _pending_counts(request, nodes, pending):
+            return pending
+    set_refusal = found.set_refusal
+    if request.min_nodes > 1 or len(request.required_node_ids) > 1:
+        return set_refusal.code if set_refusal is not None else codes.NO_COMMON_ENGINE
+    if request.required_node_ids:
+        required = next(refusal for refusal in nodes if refusal.node_id in request.required_node_ids)
+        return required.code if required.code != codes.NODE_NOT_CHOSEN else codes.REQUIRED_NODE_UNFIT
+    return next((code for code in _PHRASES if code in by_code), codes.NO_COMMON_ENGINE)
+
+
+def _pending_counts(request: PlanRequest, nodes: Sequence[NodeRefusal], code: str) -> bool:
+    """Whether the missing fact is on a node that may matter to this request."""
+    required = request.required_node_ids
+    if not required:
+        return True
+    out = {refusal.node_id for refusal in nodes if refusal.code not in codes.PENDING_CODES}
+    single = len(required) == 1 and request.min_nodes <= 1
+    concerned = {refusal.node_id for refusal in nodes if refusal.code == code}
+    return bool(concerned & required) if single else not (out & required - concerned)
+
+
+def _message(
+    work: Workspace, request: PlanRequest, found: Found, code: str, nodes: Sequence[NodeRefusal]
+) -> str:
+    if found.request_code is not None:
+        return _request_message(work, request, code)
+    total = len(work.nodes)
+    summary = ", ".join(_groups(nodes))
+    set_refusal = found.set_refusal
+    why = _set_message(work, request, set_refusal.code) if set_refusal is not None else ""
+    if request.min_nodes > 1 or len(request.required_node_ids) > 1:
+        width = max(request.min_nodes, len(request.required_node_ids))
+        return f"no {width} of {total} nodes can run this together: {'; '.join(filter(None, (why, summary)))}"
+    together = f"; together: {why}" if why and total > 1 else ""
+    return f"0/{total} nodes can run this: {summary}{together}"
+
+
+def _groups(nodes: Sequence[NodeRefusal]) -> list[str]:
+    by_code: dict[str, list[NodeRefusal]] = {}
+    for refusal in nodes:
+        by_code.setdefault(refusal.code, []).append(refusal)
+    texts: list[str] = []
+    order = [*_PHRASES, *sorted(by_code.keys() - _PHRASES.keys())]
+    for code in order:
+        group = by_code.get(code)
+        if group is None:
+            continue
+        phrase = _PHRASES.get(code, f"{{n}} refused ({code})").format(n=_count(code, len(group)))
+        short = [
+            (refusal.short_by_bytes, refusal.node_name)
+            for refusal in group
+            if refusal.short_by_bytes is not None
+        ]
+        if short:
+            size, name = min(short)
+            phrase += f" (least short: {name} by {gib(size)})"
+        facts = [
+            f"{refusal.node_name}: {', '.join(refusal.missing_facts)}"
+            for refusal in group
+            if refusal.missing_facts
+        ]
+        if facts:
+            shown = "; ".join(facts[:3]) + (f"; and {len(facts) - 3} more" if len(facts) > 3 else "")
+            phrase += f" ({shown})"
+        texts.append(phrase)
+    return texts
+
+
+def _count(code: str, number: int) -> str:
+    if code in (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN):
+        return f"{number} {'has' if number == 1 else 'have'}"
+    return str(number)
+
+
+def _set_message(work: Workspace, request: PlanRequest, code: str) -> str:
+    card = work.card
+    return _SET_MESSAGES.get(code, codes.MEANINGS.get(code, code)).format(
+        backends=", ".join(backends.accepted_backends(card)),
+        width=max(2, request.min_nodes, len(request.required_node_ids)),
+        meta=request.meta,
+        hidden=card.hidden_size,
+        heads=card.num_attention_heads if card.num_attention_heads is not None else "unknown",
+        kv_heads=card.num_key_value_heads if card.num_key_value_heads is not None else "unknown",
+        layers=card.n_layers,
+        context=request.context_tokens,
+    )
+
+
+def _request_message(work: Workspace, request: PlanRequest, code: str) -> str:
+    total = len(work.nodes)
+    match code:
+        case codes.NO_NODES:
+            return "0/0 nodes can run this: the fleet has no nodes"
+        case codes.CONTEXT_NOT_POSITIVE:
+            return f"context_tokens is {request.context_tokens}; it must be positive"
+        case codes.CONTEXT_TOO_LARGE:
+            return (
+                f"context_tokens is {request.context_tokens}; the card allows at most {card_limit(work.card)}"
+            )
+        case codes.REQUIRED_NODE_UNKNOWN:
+            unknown = ", ".join(sorted(request.required_node_ids - work.node_by_id.keys()))
+            return f"required node {unknown} is not in the fleet"
+        case codes.REQUIRED_NODE_EXCLUDED:
+            both = ", ".join(sorted(request.required_node_ids & request.excluded_node_ids))
+            return f"node {both} is both required and excluded"
+        case codes.BACKEND_NOT_ACCEPTED:
+            return f"backend is {request.backend}; the card accepts {', '.join(backends.accepted_backends(work.card))}"
+        case codes.TOO_FEW_NODES:
+            return (
+                f"min_nodes is {request.min_nodes}, but the fleet has {total} node{'s' if total != 1 else ''}"
+            )
+        case codes.ALL_NODES_EXCLUDED:
+            left = sum(node_id not in request.excluded_node_ids for node_id in work.node_by_id)
+            return f"the exclusions leave {left} of {total} nodes; {max(1, request.min_nodes)} needed"
+        case _:
+            return codes.MEANINGS[code]

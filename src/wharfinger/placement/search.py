@@ -1,0 +1,193 @@
+"""The search: single nodes first, then node sets of growing width. Everything a plan or a refusal is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from wharfinger.placement import backends, codes
+from wharfinger.placement.fit import Fit
+from wharfinger.placement.members import members_for, screen, spanning_tags
+from wharfinger.placement.ranking import Candidate, Score, score
+from wharfinger.placement.sets import SetRefusal, candidate_sets, fit_set, shape_for
+from wharfinger.placement.single import TagRefusal, fit_node
+from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
+from wharfinger.placement.window import card_limit, goal_for
+from wharfinger.placement.workspace import Workspace
+
+WIDEST: Final = 32
+"""Sets wider than this are tried only when ``min_nodes`` asks for them."""
+_PROGRESS: Final = (
+    codes.ENGINE_CANNOT_SPAN,
+    codes.META_NOT_APPLICABLE,
+    codes.TENSOR_OVER_RPC,
+    codes.TENSOR_UNSUPPORTED,
+    codes.NO_COMMON_ENGINE,
+    codes.CONTEXT_TOO_LARGE,
+    codes.TOO_FEW_LAYERS,
+    codes.TENSOR_INDIVISIBLE,
+    codes.LINKS_UNKNOWN,
+    codes.LINK_MISSING,
+    codes.NO_ROUTABLE_ADDRESS,
+    codes.RDMA_MISSING,
+    codes.MEMORY_SHORT,
+)
+"""How far a set came before it was refused; the furthest is what the caller is told."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search saw: candidates with their scores, best first, and why the other nodes are out."""
+
+    ranked: list[tuple[Candidate, Score]] = field(default_factory=list[tuple[Candidate, Score]])
+    gated: dict[str, str] = field(default_factory=dict[str, str])
+    """Node id to the code of the filter it failed before memory."""
+    refused: dict[str, TagRefusal] = field(default_factory=dict[str, TagRefusal])
+    """Node id to why it cannot hold the model, or its part."""
+    request_code: str | None = None
+    """What is wrong with the request itself, whatever the nodes."""
+    set_refusal: SetRefusal | None = None
+    """The set that came furthest, when none worked."""
+
+
+def search(work: Workspace, request: PlanRequest) -> Found:
+    """Find every single host and the best set of the smallest width per backend, ranked."""
+    code = check_request(work, request)
+    if code is not None:
+        return Found(gated=screen(work, request).gated, request_code=code)
+    found = (
+        search_single(work, request) if _single_allowed(request) else Found(gated=screen(work, request).gated)
+    )
+    search_sets(work, request, found)
+    found.ranked.sort(key=lambda entry: entry[1].key)
+    return found
+
+
+def check_request(work: Workspace, request: PlanRequest) -> str | None:
+    """Code of what the request itself makes impossible."""
+    if not work.nodes:
+        return codes.NO_NODES
+    if request.context_tokens is not None:
+        limit = card_limit(work.card)
+        if request.context_tokens <= 0:
+            return codes.CONTEXT_NOT_POSITIVE
+        if limit is not None and request.context_tokens > limit:
+            return codes.CONTEXT_TOO_LARGE
+    if not request.required_node_ids <= work.node_by_id.keys():
+        return codes.REQUIRED_NODE_UNKNOWN
+    if request.required_node_ids & request.excluded_node_ids:
+        return codes.REQUIRED_NODE_EXCLUDED
+    wanted = request.backend
+    accepted = backends.accepted_backends(work.card)
+    if wanted is not None and not any(
+        backends.matches(wanted, each) or each.startswith(f"{wanted}-") for each in accepted
+    ):
+        return codes.BACKEND_NOT_ACCEPTED
+    left = len(work.nodes) - sum(node_id in work.node_by_id for node_id in request.excluded_node_ids)
+    if len(work.nodes) < request.min_nodes:
+        return codes.TOO_FEW_NODES
+    if left < max(1, request.min_nodes):
+        return codes.ALL_NODES_EXCLUDED
+    if request.min_nodes > 1 and request.sharding is Sharding.TENSOR and not work.card.supports_tensor:
+        return codes.TENSOR_UNSUPPORTED
+    return None
+
+
+def _single_allowed(request: PlanRequest) -> bool:
+    return request.min_nodes <= 1 and len(request.required_node_ids) <= 1
+
+
+def search_single(work: Workspace, request: PlanRequest) -> Found:
+    """Every node that holds the whole model alone."""
+    screening = screen(work, request)
+    found = Found(gated=screening.gated)
+    required = request.required_node_ids
+    for node in screening.serving:
+        if required and node.node_id not in required:
+            continue
+        outcome = fit_node(work, node, request)
+        if isinstance(outcome, Fit):
+            candidate = Candidate((node,), outcome, Sharding.PIPELINE, InstanceMeta.RING)
+            found.ranked.append((candidate, score(work, candidate)))
+        else:
+            found.refused[node.node_id] = outcome
+    return found
+
+
+def search_sets(work: Workspace, request: PlanRequest, found: Found) -> None:
+    """Add the best set of the smallest width for each backend that would rank before what was found."""
+    if request.max_nodes is not None and request.max_nodes < 2:
+        return
+    if request.sharding is Sharding.TENSOR and not work.card.supports_tensor:
+        _note(found, SetRefusal(codes.TENSOR_UNSUPPORTED))
+        return
+    if not any(
+        backends.engine_of(entry) in backends.SPANNING_ENGINES
+        for entry in backends.accepted_backends(work.card)
+    ):
+        _note(found, SetRefusal(codes.ENGINE_CANNOT_SPAN))
+        return
+    best = min((backends.preference_index(work.card, c.tag) for c, _ in found.ranked), default=None)
+    tags = spanning_tags(work, request)
+    if not tags:
+        _note(found, SetRefusal(codes.NO_COMMON_ENGINE))
+    for tag in tags:
+        index = backends.preference_index(work.card, tag)
+        if best is not None and (index > best or (index == best and found.ranked and _has_single(found))):
+            continue
+        candidate = _narrowest(work, request, tag, found)
+        if candidate is not None:
+            found.ranked.append((candidate, score(work, candidate)))
+            best = index if best is None else min(best, index)
+
+
+def _has_single(found: Found) -> bool:
+    return any(len(candidate.members) == 1 for candidate, _ in found.ranked)
+
+
+def _narrowest(work: Workspace, request: PlanRequest, tag: str, found: Found) -> Candidate | None:
+    """The best-ranked set of the smallest width that works with the backend."""
+    goal = goal_for(work.card, tag, request)
+    if goal.requested is not None and goal.limit is not None and goal.requested > goal.limit:
+        _note(found, SetRefusal(codes.CONTEXT_TOO_LARGE))
+        return None
+    shape = shape_for(tag, request, goal)
+    if isinstance(shape, str):
+        _note(found, SetRefusal(shape))
+        return None
+    members, refused = members_for(work, request, tag)
+    for node_id, refusal in refused.items():
+        found.refused.setdefault(node_id, refusal)
+    narrowest = max(2, request.min_nodes, len(request.required_node_ids))
+    if len(members) < narrowest or not request.required_node_ids <= {member.node_id for member in members}:
+        _note(found, SetRefusal(codes.NO_COMMON_ENGINE))
+        return None
+    widest = min(len(members), request.max_nodes or max(WIDEST, narrowest))
+    for width in range(narrowest, widest + 1):
+        best: tuple[tuple[object, ...], Candidate] | None = None
+        for chosen in candidate_sets(work, shape, members, width, request.required_node_ids):
+            outcome = fit_set(work, shape, chosen)
+            if isinstance(outcome, SetRefusal):
+                _note(found, outcome)
+                continue
+            key = score(work, outcome).key
+            if best is None or key < best[0]:
+                best = (key, outcome)
+        if best is not None:
+            return best[1]
+    if found.set_refusal is None:
+        _note(found, SetRefusal(codes.LINK_MISSING))
+    return None
+
+
+def _note(found: Found, refusal: SetRefusal) -> None:
+    """Keep the refusal that came furthest; of memory shortages the smallest."""
+    old = found.set_refusal
+    if old is None or _PROGRESS.index(refusal.code) > _PROGRESS.index(old.code):
+        found.set_refusal = refusal
+    elif (
+        refusal.shortage is not None
+        and old.shortage is not None
+        and refusal.shortage.short_by < old.shortage.short_by
+    ):
+        found.set_refusal = refusal

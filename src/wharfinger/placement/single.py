@@ -1,0 +1,188 @@
+"""Can one node hold the whole model? Filters of a node, and the arrangements of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from wharfinger.placement import backends, codes
+from wharfinger.placement.backends import DeviceUse
+from wharfinger.placement.fit import Arrangement, Fit, MemberShortage, Shortage, Stage, fit
+from wharfinger.placement.memory.interface import Pool
+from wharfinger.placement.ports import PORT_RANGE
+from wharfinger.placement.split import tensor_divides
+from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, Sharding
+from wharfinger.placement.units import gib
+from wharfinger.placement.window import PLANNING_CONTEXT_TOKENS, WindowGoal, goal_for
+from wharfinger.placement.workspace import NodePools, Workspace
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class TagRefusal:
+    """Why one backend of one node is out."""
+
+    code: str
+    tag: str
+    shortage: MemberShortage | None = None
+    missing: tuple[str, ...] = ()
+    detail: str = ""
+
+
+def gate(work: Workspace, node: NodeFacts, request: PlanRequest) -> str | None:
+    """Code of the first filter, other than memory, that removes the node; ``None`` when it may serve."""
+    if node.node_id in request.excluded_node_ids:
+        return codes.NODE_EXCLUDED
+    if not node.reachable:
+        return codes.NODE_UNREACHABLE
+    if node.role != "full":
+        return codes.ROLE_NOT_SERVING
+    if node.backends is None:
+        return codes.ENGINES_UNKNOWN
+    if not work.tags(node, request.backend):
+        return codes.ENGINE_MISSING
+    used = work.ports_in_use.get(node.node_id)
+    if used is not None and len(used) >= len(PORT_RANGE) and used.issuperset(PORT_RANGE):
+        return codes.NO_FREE_PORT
+    return None
+
+
+def fit_node(work: Workspace, node: NodeFacts, request: PlanRequest) -> Fit | TagRefusal:
+    """The node's most preferred backend that holds the whole model, or why none does.
+
+    Of several refusals the one nearest to a plan is told: missing facts, then the smallest shortage.
+    """
+    worst: TagRefusal | None = None
+    for tag in work.tags(node, request.backend):
+        outcome = fit_tag(work, node, tag, request)
+        if isinstance(outcome, Fit):
+            return outcome
+        if worst is None or _nearness(outcome) < _nearness(worst):
+            worst = outcome
+    return worst or TagRefusal(codes.ENGINE_MISSING, "")
+
+
+def fit_tag(work: Workspace, node: NodeFacts, tag: str, request: PlanRequest) -> Fit | TagRefusal:
+    """Whether the node holds the whole model with one backend."""
+    goal = goal_for(work.card, tag, request)
+    if goal.requested is not None and goal.limit is not None and goal.requested > goal.limit:
+        return TagRefusal(codes.CONTEXT_TOO_LARGE, tag, detail=f"{tag} serves at most {goal.limit} tokens")
+    offered = work.pools(node, tag)
+    refused = offered_refusal(work, node, tag, offered)
+    if refused is not None:
+        return refused
+    if offered.host_missing and not offered.host.shared and needs_host(work, tag):
+        return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.host_missing)
+    key = (tag, goal, tuple((p.device_index, p.usable_bytes) for p in offered.devices), offered.host)
+    outcome = work.node_fits.get(key)
+    if outcome is None:
+        outcome = work.node_fits[key] = _fit_pools(work, tag, offered, goal)
+    if isinstance(outcome, Shortage):
+        if offered.missing:
+            return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.missing)
+        return TagRefusal(codes.MEMORY_SHORT, tag, shortage=outcome.members[0])
+    return outcome
+
+
+def needs_host(work: Workspace, tag: str) -> bool:
+    """Whether the backend takes RAM beside its device."""
+    return work.sized(tag, 0, work.card.n_layers, 1, True, PLANNING_CONTEXT_TOKENS).host_bytes > 0
+
+
+def offered_refusal(work: Workspace, node: NodeFacts, tag: str, offered: NodePools) -> TagRefusal | None:
+    """Filters on the pools a backend gets, before any sizing."""
+    if not offered.devices:
+        if offered.missing:
+            return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.missing)
+        return TagRefusal(codes.DEVICE_MISSING, tag)
+    minimum = work.card.placement.min_vram_gib
+    if minimum is not None and offered.devices[0].device_index is not None:
+        largest = max((device.total_bytes or 0 for device in node.devices), default=0)
+        if largest < minimum * GIB:
+            return TagRefusal(codes.MIN_VRAM, tag, detail=f"largest device {gib(largest)} < {minimum:g} GiB")
+    return None
+
+
+def _fit_pools(work: Workspace, tag: str, offered: NodePools, goal: WindowGoal) -> Fit | Shortage:
+    least: Shortage | None = None
+    for stages in node_stages(work, tag, offered.devices, 0):
+        outcome = fit(work, Arrangement(tag, Sharding.PIPELINE, stages, (offered.host,)), goal)
+        if isinstance(outcome, Fit):
+            return outcome
+        if least is None or outcome.short_by < least.short_by:
+            least = outcome
+    assert least is not None  # one device is always an arrangement
+    return least
+
+
+def node_stages(work: Workspace, tag: str, pools: Sequence[Pool], member: int) -> Iterator[tuple[Stage, ...]]:
+    """Ways to use a node's devices with a backend, fewest devices first. Memory of devices is never summed."""
+    by_size = sorted(pools, key=lambda pool: (-(pool.usable_bytes or 0), pool.device_index or 0))
+    yield (Stage.of(member, by_size[:1]),)
+    use = backends.device_use(tag)
+    if use is DeviceUse.SINGLE:
+        return
+    card = work.card
+    for count in range(2, len(by_size) + 1):
+        chosen = sorted(by_size[:count], key=lambda pool: pool.device_index or 0)
+        if use is DeviceUse.TENSOR:
+            if tensor_divides(count, card.hidden_size, card.num_attention_heads, card.num_key_value_heads):
+                yield (Stage.of(member, chosen),)
+        elif count <= card.n_layers:
+            yield tuple(Stage.of(member, (pool,)) for pool in chosen)
+
+
+def _nearness(refusal: TagRefusal) -> tuple[int, int]:
+    if refusal.code == codes.MEMORY_UNKNOWN:
+        return (0, 0)
+    if refusal.shortage is not None:
+        return (1, refusal.shortage.short_by)
+    return (2, 0)
+
+
+def node_refusal(node: NodeFacts, refusal: TagRefusal, request: PlanRequest) -> NodeRefusal:
+    """The refusal of a node in words, with its arithmetic."""
+    if refusal.shortage is not None:
+        short = refusal.shortage
+        message = (
+            f"{node.name} is short of memory for {refusal.tag} by {gib(short.short_by)}: "
+            f"needs {gib(short.needed)}, usable {gib(short.usable)}"
+        )
+        return NodeRefusal(
+            node.node_id,
+            node.name,
+            refusal.code,
+            message,
+            short.needed,
+            short.usable,
+            short.short_by,
+            short.parts,
+        )
+    if refusal.missing:
+        message = f"{node.name} has not reported {', '.join(refusal.missing)} yet (needed for {refusal.tag})"
+        return NodeRefusal(node.node_id, node.name, refusal.code, message, missing_facts=refusal.missing)
+    detail = f": {refusal.detail}" if refusal.detail else ""
+    message = f"{node.name}: {codes.MEANINGS[refusal.code]}{detail}"
+    return NodeRefusal(node.node_id, node.name, refusal.code, message)
+
+
+def gate_refusal(work: Workspace, node: NodeFacts, code: str, request: PlanRequest) -> NodeRefusal:
+    """The refusal of a node that failed a filter other than memory."""
+    missing: tuple[str, ...] = ()
+    if code == codes.ENGINES_UNKNOWN:
+        missing = ("backends",)
+        message = f"{node.name} has not reported its engines yet"
+    elif code == codes.ENGINE_MISSING:
+        wanted = request.backend or ", ".join(backends.accepted_backends(work.card))
+        has = ", ".join(sorted(node.backends or ())) or "none"
+        message = f"{node.name} has no engine for this: wanted {wanted}; has {has}"
+    elif code == codes.NODE_UNREACHABLE:
+        message = f"{node.name} is unreachable" + (
+            f": {node.unreachable_reason}" if node.unreachable_reason else ""
+        )
+    elif code == codes.ROLE_NOT_SERVING:
+        message = f"{node.name} has the role {node.role}; only full nodes serve models"
+    else:
+        message = f"{node.name}: {codes.MEANINGS[code]}"
+    return NodeRefusal(node.node_id, node.name, code, message, missing_facts=missing)

@@ -1,0 +1,86 @@
+"""Cutting layers over ranks: largest remainder first, the tightest packing when that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Fits = Callable[[int, int, int], bool]
+"""``fits(stage, start, end)``: whether the stage can hold these layers. Must be monotone: a stage that holds a
+range also holds every part of it."""
+
+
+def largest_remainder(n_layers: int, weights: Sequence[int]) -> tuple[int, ...]:
+    """Layers per rank in proportion to ``weights`` (usable bytes), each rank at least one.
+
+    Floors of the exact shares; what is left goes to the largest fractions, earlier ranks first on ties; then every
+    empty rank takes one layer from the fullest.
+
+    Raises:
+        ValueError: no ranks, no layers, fewer layers than ranks, or weights without a positive sum.
+    """
+    if not weights:
+        raise ValueError("weights is empty: at least one rank is needed")
+    if n_layers < len(weights):
+        raise ValueError(f"n_layers is {n_layers} but {len(weights)} ranks need at least one layer each")
+    total = sum(weights)
+    if total <= 0 or min(weights) < 0:
+        raise ValueError(f"weights {list(weights)} must not be negative and must have a positive sum")
+    counts = [n_layers * weight // total for weight in weights]
+    by_fraction = sorted(range(len(weights)), key=lambda i: (-(n_layers * weights[i] % total), i))
+    for i in by_fraction[: n_layers - sum(counts)]:
+        counts[i] += 1
+    while 0 in counts:
+        counts[counts.index(max(counts))] -= 1
+        counts[counts.index(0)] = 1
+    return tuple(counts)
+
+
+def boundaries(counts: Sequence[int], max_start: int | None = None) -> tuple[tuple[int, int], ...]:
+    """Half-open layer ranges of the counts; no range but the first starts after ``max_start``."""
+    starts = [0]
+    for count in counts[:-1]:
+        starts.append(starts[-1] + count)
+    if max_start is not None:
+        limit = max_start
+        for i in range(len(starts) - 1, 0, -1):
+            starts[i] = max(i, min(starts[i], limit))
+            limit = starts[i] - 1
+    return tuple(zip(starts, [*starts[1:], sum(counts)], strict=True))
+
+
+def pack(
+    n_layers: int, stages: int, fits: Fits, max_start: int | None = None
+) -> tuple[tuple[int, int], ...] | None:
+    """Ranges that fit when any contiguous cut does: each stage in turn takes as many layers as it can.
+
+    Taking the longest prefix leaves the least for those after it, so for a monotone ``fits`` this finds a cut
+    whenever one exists for this order of stages.
+    """
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    for stage in range(stages):
+        left = stages - stage - 1
+        end = n_layers if left == 0 else _longest(stage, start, n_layers - left, fits)
+        if left and max_start is not None:
+            end = min(end, max_start - (left - 1))
+        if end <= start or (left == 0 and not fits(stage, start, end)):
+            return None
+        ranges.append((start, end))
+        start = end
+    return tuple(ranges)
+
+
+def _longest(stage: int, start: int, limit: int, fits: Fits) -> int:
+    low, high = start, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(stage, start, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def tensor_divides(width: int, hidden_size: int, heads: int | None, kv_heads: int | None) -> bool:
+    """Whether every layer can be cut into ``width`` equal parts; unknown head counts do not block."""
+    return all(count is None or count % width == 0 for count in (hidden_size, heads, kv_heads))

@@ -1,0 +1,10 @@
+"""Byte counts for people."""
+
+from __future__ import annotations
+
+
+def gib(size_bytes: int) -> str:
+    """A size in GiB with one decimal, or in MiB when it is small."""
+    if abs(size_bytes) < 1024**3 // 10:
+        return f"{size_bytes / 1024**2:.1f} MiB"
+    return f"{size_bytes / 1024**3:.1f} GiB"

@@ -1,0 +1,197 @@
+"""One planning run's view of the facts: sorted, indexed and with every repeated calculation kept.
+
+Holds no state between runs and does no I/O. Several searches over the same facts (a preview) share one workspace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from wharfinger.catalog.card import ModelCard
+from wharfinger.placement import backends, memory
+from wharfinger.placement.links import LinkIndex
+from wharfinger.placement.memory.interface import Footprint, Pool, ShardShape
+from wharfinger.placement.types import (
+    FleetSnapshot,
+    MemoryPart,
+    NodeFacts,
+    ReservationFacts,
+    ServingSettings,
+)
+
+if TYPE_CHECKING:
+    from wharfinger.placement.fit import Fit, Shortage
+    from wharfinger.placement.members import Screening
+
+ENGINE_FLOOR: Final = "engine_floor"
+"""Name of the memory part an engine's process takes before it holds a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A footprint with its sums taken once."""
+
+    parts: tuple[MemoryPart, ...]
+    host_parts: tuple[MemoryPart, ...]
+    device_bytes: int
+    host_bytes: int
+    host_floor_bytes: int
+    """The part of ``host_bytes`` the engine's process takes, once per node."""
+    flags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, print_: Footprint) -> Sized:
+        """Sum a footprint."""
+        floor = sum(part.size_bytes for part in print_.host_parts if part.name == ENGINE_FLOOR)
+        return cls(
+            print_.parts, print_.host_parts, print_.device_bytes, print_.host_bytes, floor, print_.flags
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """A node's memory beside the devices that run a shard."""
+
+    usable: int | None
+    """RAM for host parts; ``None`` when it was not measured or host parts come out of the pool itself."""
+    shared: bool
+    """RAM and device are one memory (or the backend runs in RAM)."""
+    cap_left: int | None = None
+    """What an operator's cap leaves over all pools; ``None`` without a cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePools:
+    """What one node offers to one backend."""
+
+    devices: tuple[Pool, ...]
+    """Pools a shard's device part may use, all measured; the RAM pool for CPU backends."""
+    host: HostMemory
+    missing: tuple[str, ...] = ()
+    """Facts of devices, or of RAM, that were not measured."""
+    host_missing: tuple[str, ...] = ()
+
+
+class Workspace:
+    """Facts of one fleet for one card and one way of serving it."""
+
+    def __init__(self, snapshot: FleetSnapshot, card: ModelCard, settings: ServingSettings) -> None:
+        self.snapshot = snapshot
+        self.card = card
+        self.settings = settings
+        self.card_digest = card.digest
+        self.nodes = tuple(sorted(snapshot.nodes, key=lambda node: node.node_id))
+        self._tags: dict[tuple[frozenset[str], str | None], tuple[str, ...]] = {}
+        self._pools: dict[tuple[str, str], NodePools] = {}
+        self._sized: dict[tuple[str, int, int, int, int, bool], Sized] = {}
+        self.screenings: dict[tuple[frozenset[str], str | None], Screening] = {}
+        """Filters before memory, run once per set of exclusions and backend."""
+        self.probed_windows: dict[object, list[int]] = {}
+        """Windows already sized, by shape: see :func:`wharfinger.placement.window.largest_window`."""
+        self._kv: dict[str, int | None] = {}
+        self.node_fits: dict[object, Fit | Shortage] = {}
+        """Outcomes for one node by backend, window goal and pools, so that equal nodes are sized once."""
+
+    @cached_property
+    def node_by_id(self) -> dict[str, NodeFacts]:
+        """Nodes by id."""
+        return {node.node_id: node for node in self.nodes}
+
+    @cached_property
+    def links(self) -> LinkIndex:
+        """Observed links, indexed."""
+        return LinkIndex(self.snapshot.links)
+
+    @cached_property
+    def reservations(self) -> dict[str, tuple[ReservationFacts, ...]]:
+        """Reservations by node, in an order that does not depend on the snapshot's."""
+        by_node: defaultdict[str, list[ReservationFacts]] = defaultdict(list)
+        for reservation in self.snapshot.reservations:
+            by_node[reservation.node_id].append(reservation)
+        return {
+            node_id: tuple(
+                sorted(
+                    kept,
+                    key=lambda r: (
+                        r.instance_id,
+                        -1 if r.device_index is None else r.device_index,
+                        r.size_bytes,
+                        r.observed,
+                    ),
+                )
+            )
+            for node_id, kept in by_node.items()
+        }
+
+    @cached_property
+    def instance_counts(self) -> Counter[str]:
+        """Instances placed on each node now."""
+        return Counter(node_id for instance in self.snapshot.instances for node_id in instance.node_ids)
+
+    @cached_property
+    def ports_in_use(self) -> dict[str, frozenset[int]]:
+        """Ports taken on each node: those it reports and those of its instances."""
+        used = {node.node_id: node.used_ports for node in self.nodes if node.used_ports}
+        for instance in self.snapshot.instances:
+            if instance.ports:
+                for node_id in instance.node_ids:
+                    used[node_id] = used.get(node_id, frozenset()) | instance.ports
+        return used
+
+    def weight_bytes(self, start: int, end: int) -> int:
+        """Weight bytes of layers ``start`` to ``end`` (exclusive)."""
+        return self._weight_sums[end] - self._weight_sums[start]
+
+    @cached_property
+    def _weight_sums(self) -> tuple[int, ...]:
+        return (0, *accumulate(memory.layer_weight_bytes(self.card)[0]))
+
+    def tags(self, node: NodeFacts, only: str | None) -> tuple[str, ...]:
+        """Backend tags of the node that may run the card, best first; empty when it has not reported engines."""
+        if node.backends is None:
+            return ()
+        key = (node.backends, only)
+        found = self._tags.get(key)
+        if found is None:
+            found = self._tags[key] = backends.eligible_tags(self.card, node.backends, only)
+        return found
+
+    def pools(self, node: NodeFacts, tag: str) -> NodePools:
+        """Memory the node offers to the backend now, existing claims and foreign use already taken off."""
+        key = (node.node_id, tag)
+        found = self._pools.get(key)
+        if found is None:
+            found = self._pools[key] = self._measure(node, tag)
+        return found
+
+    def _measure(self, node: NodeFacts, tag: str) -> NodePools:
+        reservations = self.reservations.get(node.node_id, ())
+        pools = memory.usable(node, tag, reservations)
+        cap_left = memory.node_cap_left(node, reservations) if node.memory_cap_bytes is not None else None
+        measured = tuple(pool for pool in pools if pool.usable_bytes is not None)
+        missing = tuple(fact for pool in pools for fact in pool.missing)
+        if not measured or memory.shares_host_memory(node, measured[0].device_index):
+            return NodePools(measured, HostMemory(None, True, cap_left), missing)
+        host = memory.host_pool(node, reservations)
+        return NodePools(measured, HostMemory(host.usable_bytes, False, cap_left), missing, host.missing)
+
+    def sized(self, tag: str, start: int, end: int, width: int, first: bool, context_tokens: int) -> Sized:
+        """Footprint of layers ``start`` to ``end`` (exclusive) cut ``width`` ways, at a window."""
+        key = (tag, start, end, width, context_tokens, first)
+        found = self._sized.get(key)
+        if found is None:
+            shape = ShardShape(start, end, width, first=first, last=end == self.card.n_layers)
+            found = self._sized[key] = Sized.of(
+                memory.footprint(self.card, tag, shape, context_tokens, self.settings)
+            )
+        return found
+
+    def kv_bytes_per_token(self, tag: str) -> int | None:
+        """Cache bytes one more token costs under the backend."""
+        if tag not in self._kv:
+            self._kv[tag] = memory.kv_bytes_per_token(self.card, tag, self.settings)
+        return self._kv[tag]

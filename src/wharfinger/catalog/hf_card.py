@@ -208,9 +208,8 @@ def _quantization(config: HfConfig, tensors: tuple[StoredTensor, ...]) -> tuple[
     if isinstance(of_servers, dict):
         method = str(of_servers.get("quant_method") or "quantized")
         return _bits_label(of_servers, method), SERVER_QUANTIZED_BACKENDS
-    dtype = str(
-        config.settings.get("dtype") or config.settings.get("torch_dtype") or _dominant_dtype(tensors)
-    )
+    stated = config.settings.get("dtype") or config.settings.get("torch_dtype")
+    dtype = str(stated or dominant((tensor.dtype, tensor.size_bytes) for tensor in tensors))
     return _DTYPE_LABELS.get(dtype, dtype), SAFETENSORS_BACKENDS
 
 

@@ -1,0 +1,115 @@
+"""Loads a GGUF in the real llama.cpp, in a process of its own, and reports what it says and what it really uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from wharfinger.placement.types import ServingSettings
+
+MIB = 1 << 20
+
+_CHILD = """
+import json, os, sys
+import xllamacpp
+
+def memory():
+    with open("/proc/self/smaps_rollup") as rollup:
+        lines = (line.split() for line in rollup)
+        return {parts[0].rstrip(":"): int(parts[1]) * 1024 for parts in lines if parts[-1] == "kB"}
+
+request = json.loads(sys.argv[1])
+before = memory()
+params = xllamacpp.CommonParams()
+params.model.path = request["path"]
+params.n_ctx = request["n_ctx"]
+params.n_parallel = request["slots"]
+params.n_batch = request["batch"]
+params.n_ubatch = request["micro_batch"]
+params.hostnames = ["127.0.0.1"]
+params.port = 0
+params.verbosity = 5
+params.fit_params = False
+params.embedding = request["embedding"]
+params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + request["cache_type_k"].upper())
+params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + request["cache_type_v"].upper())
+server = xllamacpp.Server(params)
+print("PROBE " + json.dumps({"before": before, "after": memory()}), flush=True)
+os._exit(0)
+"""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one load printed and used, in bytes."""
+
+    kv_bytes: int
+    """Token caches, added up."""
+    recurrent_bytes: int
+    compute_bytes: int
+    """Scratch buffers of all backends."""
+    output_bytes: int
+    """Logits and embeddings."""
+    model_bytes: int
+    repacked_bytes: int
+    """Copies of weights in a layout the CPU likes better."""
+    resident_bytes: int
+    """Anonymous and file pages of the process after loading."""
+    anonymous_bytes: int
+    base_bytes: int
+    """Resident before the model was loaded."""
+    log: str
+
+
+def probe(path: Path, context_tokens: int, settings: ServingSettings, *, embedding: bool = False) -> Probe:
+    """Load a model with ``settings.slots`` slots of ``context_tokens`` each.
+
+    Raises:
+        RuntimeError: the process ended before the model was loaded; the end of its output is in the text.
+    """
+    request = {
+        "path": str(path),
+        "n_ctx": context_tokens * settings.slots,
+        "slots": settings.slots,
+        "batch": settings.batch_tokens,
+        "micro_batch": settings.micro_batch_tokens,
+        "cache_type_k": settings.cache_type_k,
+        "cache_type_v": settings.cache_type_v,
+        "embedding": embedding,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD, json.dumps(request)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    log = done.stdout + done.stderr
+    reported = re.search(r"^PROBE (\{.*\})$", log, re.MULTILINE)
+    if reported is None:
+        raise RuntimeError(f"llama.cpp did not load {path.name}: {log[-2000:]}")
+    memory = json.loads(reported.group(1))
+    return Probe(
+        kv_bytes=_printed(log, r"\S+ KV buffer size"),
+        recurrent_bytes=_printed(log, r"\S+ RS buffer size"),
+        compute_bytes=_printed(log, r"\S+ compute buffer size"),
+        output_bytes=_printed(log, r"\S+\s+output buffer size"),
+        model_bytes=_printed(log, r"CPU(?:_Mapped)? model buffer size"),
+        repacked_bytes=_printed(log, r"CPU_REPACK model buffer size"),
+        resident_bytes=memory["after"]["Rss"],
+        anonymous_bytes=memory["after"]["Anonymous"],
+        base_bytes=memory["before"]["Rss"],
+        log=log,
+    )
+
+
+def _printed(log: str, label: str) -> int:
+    """Sum of all lines ``<label> = N MiB``; llama.cpp prints two decimals."""
+    return sum(round(float(size) * MIB) for size in re.findall(rf"{label} =\s+([0-9.]+) MiB", log))

@@ -234,10 +234,14 @@ async def serve(settings: Settings, on_started: Callable[[Started], Awaitable[No
         listener = listen(settings)
         async with running(settings, listener, stop.set) as started:
             write_endpoint(settings.data_dir, started.url)
-            waiting = on_started(started)
-            if waiting is not None:
-                await waiting
-            await stop.wait()
+            stopped = asyncio.create_task(stop.wait())
+            announced = on_started(started)
+            if announced is not None:
+                follow_up = asyncio.ensure_future(announced)
+                await asyncio.wait({follow_up, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not follow_up.done():
+                    follow_up.cancel()
+            await stopped
 
 
 def write_endpoint(data_dir: Path, url: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +43,13 @@ def run_demo(*, data_dir: Path | None, port: int | None, exit_after: bool) -> No
         try:
             path = await asyncio.to_thread(ensure_demo_model, settings.models_dir, console(stderr=True).print)
             await started.control.catalog.add_card(demo_card(path), CardSource.INSTALLED, path)
-            await asyncio.to_thread(_tour, settings, exit_after)
+            await _in_daemon_thread(_tour, settings, exit_after)
         except CatalogError as error:
             outcome.append(CliError(str(error)))
         except CliError as error:
             outcome.append(error)
         if outcome or exit_after:
-            asyncio.get_running_loop().call_soon(started.stop)
+            started.stop()
 
     run_server(serve(settings, tour))
     if outcome:
@@ -87,6 +90,33 @@ def _tour(settings: Settings, exit_after: bool) -> None:
         require_success(follow_operation(client, stopped["operation_id"]))
     else:
         _what_next(settings, client)
+
+
+async def _in_daemon_thread(work: Callable[..., None], *arguments: object) -> None:
+    """Run blocking work that must not hold up the end of the process: Ctrl-C then leaves it behind."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:
+            outcome: BaseException | None = error
+        else:
+            outcome = None
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=run, daemon=True).start()
+    await done
 
 
 def _running(client: Client) -> dict[str, Any] | None:

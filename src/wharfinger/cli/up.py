@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from pathlib import Path
 
 import structlog
@@ -46,7 +47,7 @@ def configure_logging(level: str) -> None:
             structlog.dev.ConsoleRenderer(colors=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
-        logger_factory=structlog.PrintLoggerFactory(file=console(stderr=True).file),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
 
 

@@ -12,7 +12,7 @@ from wharfinger.access.secrets import InstallationSecret
 from wharfinger.catalog.card import ModelCard
 from wharfinger.catalog.library import CatalogLibrary
 from wharfinger.fleet.agent import LogChunk, NodeAgent, RunnerReport
-from wharfinger.operations.model import Conflict, NewOperation, Operation
+from wharfinger.operations.model import Conflict, NewOperation, Operation, OperationState
 from wharfinger.operations.recurring import Recurrence, Retention, Schedule
 from wharfinger.operations.store import OperationStore
 from wharfinger.operations.worker import Worker
@@ -43,7 +43,6 @@ INFO_PENDING_WAIT_S = 15.0
 """How long a launch waits for missing facts before it answers 503 (the contract's figure)."""
 
 RETENTION_EVERY_S = 3600.0
-_STOP_TRIES = 3
 
 log = structlog.get_logger(__name__)
 
@@ -210,22 +209,17 @@ class ControlPlane:
         Raises:
             UnknownInstance.
         """
-        for _ in range(_STOP_TRIES):
+        while True:
             try:
                 operation = await self._queue_stop(instance_id)
             except Conflict as busy:
                 operation = await self.operations.get(busy.operation_id)
                 if operation.kind == LAUNCH:
                     operation = await self.operations.request_cancel(operation.operation_id)
-                if operation.state.terminal:
-                    continue  # it ended between the two looks: the way is free now
-            break
-        else:
-            raise Conflict(
-                "resource_busy", f"{instance_id} is changing too fast, try again", operation.operation_id
-            )
-        self.worker.wake()
-        return operation
+                if operation.state.terminal and operation.state is not OperationState.CANCELLED:
+                    continue  # it ended between the two looks: now the way is free
+            self.worker.wake()
+            return operation
 
     async def _queue_stop(self, instance_id: str) -> Operation:
         async with self.database.begin() as connection:

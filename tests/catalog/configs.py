@@ -20,7 +20,9 @@ def llama(layers: int, hidden: int, heads: int, kv_heads: int, **more: Any) -> C
     }
 
 
-LLAMA_3_1_8B = llama(32, 4096, 32, 8, intermediate_size=14336, vocab_size=128256, max_position_embeddings=131072)
+LLAMA_3_1_8B = llama(
+    32, 4096, 32, 8, intermediate_size=14336, vocab_size=128256, max_position_embeddings=131072
+)
 LLAMA_3_3_70B = llama(80, 8192, 64, 8)
 MISTRAL_7B_V01 = llama(32, 4096, 32, 8, architectures=["MistralForCausalLM"], sliding_window=4096)
 MISTRAL_7B_V03 = llama(32, 4096, 32, 8, architectures=["MistralForCausalLM"], sliding_window=None)
@@ -34,7 +36,9 @@ QWEN2_5_7B = llama(
     use_sliding_window=False,
     max_window_layers=28,
 )
-QWEN3_0_6B = llama(28, 1024, 16, 8, architectures=["Qwen3ForCausalLM"], head_dim=128, use_sliding_window=False)
+QWEN3_0_6B = llama(
+    28, 1024, 16, 8, architectures=["Qwen3ForCausalLM"], head_dim=128, use_sliding_window=False
+)
 QWEN3_30B_A3B = llama(48, 2048, 32, 4, architectures=["Qwen3MoeForCausalLM"], head_dim=128, num_experts=128)
 QWEN3_NEXT_80B = llama(
     48,
@@ -84,11 +88,15 @@ GEMMA_3_270M = llama(
     sliding_window=512,
     layer_types=[*["sliding_attention"] * 5, "full_attention"] * 3,
 )
-DEEPSEEK_V3 = llama(61, 7168, 128, 128, architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=512, qk_rope_head_dim=64)
+DEEPSEEK_V3 = llama(
+    61, 7168, 128, 128, architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=512, qk_rope_head_dim=64
+)
 DEEPSEEK_V2_LITE = llama(
     27, 2048, 16, 16, architectures=["DeepseekV2ForCausalLM"], kv_lora_rank=512, qk_rope_head_dim=64
 )
-KIMI_K2 = llama(61, 7168, 64, 64, architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=512, qk_rope_head_dim=64)
+KIMI_K2 = llama(
+    61, 7168, 64, 64, architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=512, qk_rope_head_dim=64
+)
 GPT_OSS_20B = llama(
     24,
     2880,

@@ -52,7 +52,9 @@ def token_bytes(layers: tuple[LayerGeometry, ...], kind: LayerKind) -> int:
         ("LLAMA_4_SCOUT", {"full": 12, "sliding": 36}, 49_152, 147_456, 8192),
     ],
 )
-def test_attention(name: str, kinds: dict[str, int], full_bytes: int, sliding_bytes: int, window: int | None) -> None:
+def test_attention(
+    name: str, kinds: dict[str, int], full_bytes: int, sliding_bytes: int, window: int | None
+) -> None:
     layers = geometry(getattr(configs, name))
     assert Counter(layer.kind.value for layer in layers) == kinds
     assert token_bytes(layers, LayerKind.FULL) == full_bytes
@@ -83,7 +85,9 @@ def test_latent_attention(name: str, n_layers: int, latent_bytes: int) -> None:
         ("LFM2_1_2B", {"full": 6, "recurrent": 10}, 12_288, 4_096, 0),
     ],
 )
-def test_recurrent_and_hybrid(name: str, kinds: dict[str, int], full_bytes: int, conv: int, state: int) -> None:
+def test_recurrent_and_hybrid(
+    name: str, kinds: dict[str, int], full_bytes: int, conv: int, state: int
+) -> None:
     layers = geometry(getattr(configs, name))
     assert Counter(layer.kind.value for layer in layers) == kinds
     assert token_bytes(layers, LayerKind.FULL) == full_bytes
@@ -99,7 +103,9 @@ def test_falcon_h1_keeps_attention_and_state_in_every_layer() -> None:
     layers = geometry(configs.FALCON_H1_0_5B)
     assert len(layers) == 36
     assert token_bytes(layers, LayerKind.FULL) == 18_432
-    assert {(layer.conv_state_elements, layer.recurrent_state_elements) for layer in layers} == {(5_376, 196_608)}
+    assert {(layer.conv_state_elements, layer.recurrent_state_elements) for layer in layers} == {
+        (5_376, 196_608)
+    }
 
 
 def test_whisper_keeps_the_encoder_output_beside_its_own_tokens() -> None:
@@ -141,7 +147,12 @@ def test_embedding_models_keep_no_cache() -> None:
 
 
 def test_qwen_slides_only_from_max_window_layers_on_and_only_when_told() -> None:
-    told = {**configs.QWEN2_5_7B, "use_sliding_window": True, "sliding_window": 32768, "max_window_layers": 20}
+    told = {
+        **configs.QWEN2_5_7B,
+        "use_sliding_window": True,
+        "sliding_window": 32768,
+        "max_window_layers": 20,
+    }
     assert Counter(layer.kind.value for layer in geometry(told)) == {"full": 20, "sliding": 8}
 
 

@@ -143,6 +143,7 @@ class ModelCard(CardPart):
     num_attention_heads: PositiveInt | None = None
     head_dim: PositiveInt | None = None
     feed_forward_size: PositiveInt | None = None
+    """Inner width of the feed-forward part; of one expert in a mixture of experts."""
     vocab_size: PositiveInt | None = None
     n_experts: PositiveInt | None = None
     n_experts_used: PositiveInt | None = None

@@ -20,6 +20,8 @@ from wharfinger.catalog.weight_groups import Group, add_up, dominant
 
 _BLOCK = re.compile(r"^(?:enc\.|dec\.)?blk\.(\d+)\.")
 _EMBEDDING = ("token_embd", "position_embd", "token_types", "per_layer_token_embd", "per_layer_model_proj")
+_EMBEDDING_NORM = "token_embd_norm."
+"""Lies with the layers, not with the table; in LFM2 it is the final norm under an old name."""
 _OUTPUT_HEAD = ("output.weight", "output.bias")
 _OUTPUT = ("output", "enc.output_norm", "dec.output_norm", "cls", "dense_", "per_layer_proj_norm")
 _POOLING_RANK = 4
@@ -46,7 +48,9 @@ def gguf_card(
         raise GgufError(f"{path} has no tensors (a vocabulary-only file). Name the model's own .gguf file.")
     heads = facts.positive("attention.head_count")
     hidden = facts.required("embedding_length")
-    key_dim = facts.positive("attention.key_length") or (hidden // heads if heads else None)
+    if hidden == 0:
+        raise facts.wrong("embedding_length", hidden, "a positive number")
+    head_dim = facts.positive("attention.key_length_mla") or facts.positive("attention.key_length")
     try:
         return ModelCard(
             model_id=model_id or model_id_from(facts.text("general.name"), stem_of(path)),
@@ -55,9 +59,10 @@ def gguf_card(
             hidden_size=hidden,
             supports_tensor=False,
             num_attention_heads=heads,
-            num_key_value_heads=facts.positive("attention.head_count_kv") or heads,
-            head_dim=key_dim or None,
-            feed_forward_size=facts.positive("feed_forward_length"),
+            num_key_value_heads=_kv_heads(facts) or heads,
+            head_dim=head_dim or (hidden // heads or None if heads else None),
+            feed_forward_size=facts.positive("expert_feed_forward_length")
+            or facts.positive("feed_forward_length"),
             vocab_size=_vocab_size(facts),
             n_experts=facts.positive("expert_count"),
             n_experts_used=facts.positive("expert_used_count"),
@@ -84,6 +89,13 @@ def _first_problem(error: ValidationError) -> str:
     return f"{'.'.join(str(part) for part in first['loc']) or 'card'}: {first['msg']}, not {first['input']!r:.80}"
 
 
+def _kv_heads(facts: GgufFacts) -> int | None:
+    """With latent attention the file says 1 (one latent for all), but the model has as many as query heads."""
+    if facts.positive("attention.key_length_mla"):
+        return facts.positive("attention.head_count")
+    return facts.positive("attention.head_count_kv")
+
+
 def _weights(facts: GgufFacts) -> Weights:
     return add_up(
         ((_place(tensor.name, facts.n_layers), tensor.size_bytes) for tensor in facts.tensors),
@@ -96,6 +108,8 @@ def _place(name: str, n_layers: int) -> int | Group:
     block = _BLOCK.match(name)
     if block and int(block[1]) < n_layers:
         return int(block[1])
+    if name.startswith(_EMBEDDING_NORM):
+        return Group.OUTPUT
     if name.startswith(_EMBEDDING):
         return Group.EMBEDDING
     if name in _OUTPUT_HEAD:

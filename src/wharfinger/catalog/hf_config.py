@@ -24,6 +24,7 @@ _ALIASES = {
     "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "expert_feed_forward": ("moe_intermediate_size", "expert_ffn_hidden_size"),
     "feed_forward": ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "decoder_ffn_dim", "hidden_dim"),
     "context": (
         "max_position_embeddings",

@@ -27,9 +27,13 @@ def tiny_spec(tiny_model: Path) -> Callable[..., RunnerSpec]:
     """Makes specs that serve the tiny model."""
 
     def make(**changes: Any) -> RunnerSpec:
-        return demo_spec(
-            tiny_model, **({"model_id": "tiny", "end_layer": TINY_LAYERS, "n_layers": TINY_LAYERS} | changes)
-        )
+        tiny = {
+            "model_path": tiny_model,
+            "model_id": "tiny",
+            "end_layer": TINY_LAYERS,
+            "n_layers": TINY_LAYERS,
+        }
+        return demo_spec(**(tiny | changes))
 
     return make
 

@@ -33,16 +33,21 @@ async def main(data_dir: str, model_path: str, wanted: str, number: int, fork: b
         n_layers=4,
     )
     report = await agent.start_runner(spec)
-    print(report.pid, flush=True)
+    os.write(1, f"{report.pid}\n".encode())
     while wanted not in ("spawned", report.state.value):
         assert not report.state.ended, report
         report = await agent.wait_runner(spec.runner_id, report, 60)
-    if fork and os.fork() == 0:
+    if fork:
+        leave_a_child()
+    os.kill(os.getpid(), number)
+    await asyncio.sleep(60)
+
+
+def leave_a_child() -> None:
+    if os.fork() == 0:
         os.closerange(0, 3)
         time.sleep(10)
         os._exit(0)
-    os.kill(os.getpid(), number)
-    await asyncio.sleep(60)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def main() -> None:
         child = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
         assert child.stdout is not None
         child.stdout.readline()
-        print(f"helper {child.pid}", flush=True)
+        os.write(1, f"helper {child.pid}\n".encode())
         os.kill(os.getpid(), signal.SIGSEGV)
     if mode != "silent":
         report(state="loading")

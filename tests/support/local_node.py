@@ -31,7 +31,7 @@ def demo_model_path() -> Path:
     return path
 
 
-def demo_spec(model_path: Path | None = None, **changes: object) -> RunnerSpec:
+def demo_spec(model_path: Path | str | None = None, **changes: object) -> RunnerSpec:
     """A spec that serves the demo model on CPU with a small window; ``changes`` replace fields."""
     runner = f"runner-{secrets.token_hex(4)}"
     values: dict[str, object] = {

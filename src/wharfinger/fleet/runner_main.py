@@ -35,6 +35,7 @@ def main() -> None:
     if os.getppid() != parent_pid:
         os._exit(EXIT_FAILED)
     requests = fork_guard(parent_pid)
+    _die_first()
     launch = EngineLaunch(**message)
     engine = engine_for(launch.backend)
     if engine is None:
@@ -49,6 +50,15 @@ def main() -> None:
     serving.close()
     # Native threads of an engine must not be able to hold up the end.
     os._exit(0)
+
+
+def _die_first() -> None:
+    """When memory runs out the kernel shall end this process, which can be started again, and not its control plane."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        return  # no such file outside Linux; nothing else depends on it
 
 
 def _read_line() -> bytes | None:

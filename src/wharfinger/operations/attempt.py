@@ -214,8 +214,10 @@ class Attempt:
             return await self._work
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
-            if not self._ended_from_outside or (current is not None and current.cancelling()):
+            if current is not None and current.cancelling():
                 raise  # the whole attempt is being cancelled
+            if not self._ended_from_outside:
+                raise RuntimeError("the handler awaited something that was cancelled") from error
             self._raise_if_lost()
             raise _Interrupted from error
         except Exception as error:

@@ -53,6 +53,10 @@ class WorkStore(Protocol):
         """Its events with a higher sequence than ``after_sequence``, in order, at most ``limit``."""
         ...
 
+    async def request_cancel(self, operation_id: str) -> Operation:
+        """Ask that it stop, and return it as it then is. Raises ``UnknownOperation``."""
+        ...
+
     async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
         """Lease due operations to the owner, oldest due first, those of dead holders included."""
         ...

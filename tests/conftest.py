@@ -1,0 +1,26 @@
+"""Servers shared by the rooms' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.server import Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real control plane of this module's own, with the demo model in its catalog."""
+    running = Server(tmp_path_factory.mktemp("server") / "data").start()
+    running.add_demo_model()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def fresh(tmp_path: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that is not started yet, on an empty data directory."""
+    unstarted = Server(tmp_path / "data")
+    yield unstarted
+    unstarted.kill()

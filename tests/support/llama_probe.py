@@ -10,12 +10,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from wharfinger.placement.memory.llama_cpp import CHECKPOINTS
 from wharfinger.placement.types import ServingSettings
 
 MIB = 1 << 20
 
 _CHILD = """
-import json, os, sys
+import json, os, sys, urllib.request
 import xllamacpp
 
 def memory():
@@ -38,8 +39,16 @@ params.fit_params = False
 params.embedding = request["embedding"]
 params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + request["cache_type_k"].upper())
 params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + request["cache_type_v"].upper())
+params.cache_ram_mib = 0
+params.n_ctx_checkpoints = request["checkpoints"]
 server = xllamacpp.Server(params)
-print("PROBE " + json.dumps({"before": before, "after": memory()}), flush=True)
+prompt = [3 + index % request["prompt_words"] for index in range(request["prompt_tokens"])]
+body, route = ({"input": prompt}, "/v1/embeddings") if request["embedding"] else (
+    {"prompt": prompt, "n_predict": 2}, "/completion")
+loaded = memory()
+urllib.request.urlopen(urllib.request.Request(
+    server.listening_address + route, json.dumps(body).encode(), {"Content-Type": "application/json"})).read()
+print("PROBE " + json.dumps({"before": before, "loaded": loaded, "after": memory()}), flush=True)
 os._exit(0)
 """
 
@@ -59,7 +68,8 @@ class Probe:
     repacked_bytes: int
     """Copies of weights in a layout the CPU likes better."""
     resident_bytes: int
-    """Anonymous and file pages of the process after loading."""
+    """Anonymous and file pages of the process after a prompt of a whole micro-batch: before the first one, scratch
+    is promised but not touched."""
     anonymous_bytes: int
     base_bytes: int
     """Resident before the model was loaded."""
@@ -81,6 +91,9 @@ def probe(path: Path, context_tokens: int, settings: ServingSettings, *, embeddi
         "cache_type_k": settings.cache_type_k,
         "cache_type_v": settings.cache_type_v,
         "embedding": embedding,
+        "checkpoints": CHECKPOINTS,
+        "prompt_words": 200,
+        "prompt_tokens": min(settings.micro_batch_tokens, context_tokens - 8),
     }
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, json.dumps(request)],

@@ -96,7 +96,9 @@ def _head(draft: _Draft) -> None:
         draft.weight("output.weight", draft.shape.vocab, draft.shape.hidden)
 
 
-def _attention_keys(draft: _Draft, heads: int | list[int] | None = None, kv: int | list[int] | None = None) -> None:
+def _attention_keys(
+    draft: _Draft, heads: int | list[int] | None = None, kv: int | list[int] | None = None
+) -> None:
     shape = draft.shape
     draft.key("attention.head_count", shape.heads if heads is None else heads)
     draft.key("attention.head_count_kv", shape.kv_heads if kv is None else kv)
@@ -108,7 +110,9 @@ def _attention_keys(draft: _Draft, heads: int | list[int] | None = None, kv: int
     draft.card |= {"head_dim": shape.head_dim}
 
 
-def _attention(draft: _Draft, layer: int, *, bias: bool = False, qk_norm: bool = False, gated: bool = False) -> None:
+def _attention(
+    draft: _Draft, layer: int, *, bias: bool = False, qk_norm: bool = False, gated: bool = False
+) -> None:
     shape, prefix = draft.shape, f"blk.{layer}"
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     for name, width in (("q", queries * (2 if gated else 1)), ("k", keys), ("v", keys)):
@@ -272,6 +276,8 @@ def _mamba(draft: _Draft) -> None:
     inner, rank = 2 * hidden, hidden // 16
     _ssm_keys(draft, inner, rank, _STATE, 0)
     draft.key("attention.head_count", 0)
+    draft.key("feed_forward_length", 0)
+    draft.card |= {"feed_forward_size": None}
     for layer in range(draft.shape.layers):
         prefix = f"blk.{layer}"
         _norms(draft, layer, "attn_norm")
@@ -331,7 +337,10 @@ def _granitehybrid(draft: _Draft) -> None:
 def _nemotron_h(draft: _Draft) -> None:
     """Layers that are either Mamba-2, attention or a network."""
     layers, shape = draft.shape.layers, draft.shape
-    kinds = ["mamba" if layer % 4 in (0, 2) else "attention" if layer % 4 == 1 else "dense" for layer in range(layers)]
+    kinds = [
+        "mamba" if layer % 4 in (0, 2) else "attention" if layer % 4 == 1 else "dense"
+        for layer in range(layers)
+    ]
     _attention_keys(draft, kv=[shape.kv_heads if kind == "attention" else 0 for kind in kinds])
     draft.key("attention.layer_norm_epsilon", 1e-6)
     draft.key("feed_forward_length", [shape.feed_forward if kind == "dense" else 0 for kind in kinds])
@@ -419,7 +428,10 @@ def _bert(draft: _Draft) -> None:
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
             draft.weight(f"{prefix}.{name}.weight", shape.hidden, shape.hidden)
             draft.weight(f"{prefix}.{name}.bias", shape.hidden)
-        for name, outputs, inputs in (("up", shape.feed_forward, shape.hidden), ("down", shape.hidden, shape.feed_forward)):
+        for name, outputs, inputs in (
+            ("up", shape.feed_forward, shape.hidden),
+            ("down", shape.hidden, shape.feed_forward),
+        ):
             draft.weight(f"{prefix}.ffn_{name}.weight", outputs, inputs)
             draft.weight(f"{prefix}.ffn_{name}.bias", outputs)
         for name in ("attn_output_norm", "layer_output_norm"):

@@ -17,7 +17,6 @@ class AudioRule:
     """See the module's text."""
 
     reserves_context = False
-    window_step = 1
     flags: tuple[str, ...] = ()
 
     def cache(
@@ -35,7 +34,12 @@ class AudioRule:
         return Placed(shared_weights(profile, shape))
 
     def compute(
-        self, profile: MemoryProfile, shape: ShardShape, context_tokens: int, settings: ServingSettings
+        self,
+        profile: MemoryProfile,
+        shape: ShardShape,
+        context_tokens: int,
+        settings: ServingSettings,
+        accelerated: bool,
     ) -> Placed:
         """The family's workspace; sessions of one model run one after another, so it does not grow with slots."""
         family = profile.family.lower().replace("-", "_")
@@ -44,6 +48,10 @@ class AudioRule:
                 return Placed(size_bytes)
         return Placed(_UNKNOWN_WORKSPACE_BYTES)
 
-    def floor(self, accelerated: bool) -> Placed:
+    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
+        """None."""
+        return 0
+
+    def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """A GPU context on the device and the process on the host."""
         return Placed(512 * MIB, 256 * MIB) if accelerated else Placed(256 * MIB)

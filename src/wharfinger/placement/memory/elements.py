@@ -35,6 +35,11 @@ def row_bytes(elements: int, cache_type: str) -> int:
     return -(-elements // per_block) * size_bytes
 
 
+def is_quantized(cache_type: str) -> bool:
+    """Whether a cache type packs values in blocks."""
+    return _BLOCKS.get(cache_type, (1, 0))[0] > 1
+
+
 def ceil_div(value: int, divisor: int) -> int:
     """Quotient rounded up."""
     return -(-value // divisor)

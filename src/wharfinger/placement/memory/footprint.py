@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from wharfinger.catalog.card import Companion, ModelCard
+from dataclasses import replace
+
+from wharfinger.catalog.card import ModelCard
 from wharfinger.placement.memory.audio import AudioRule
 from wharfinger.placement.memory.backends import engine_of, is_accelerated
 from wharfinger.placement.memory.interface import Footprint, ShardShape
 from wharfinger.placement.memory.llama_cpp import LlamaCppRule
 from wharfinger.placement.memory.mlx import MlxRule
-from wharfinger.placement.memory.profile import (
-    MemoryProfile,
-    layer_counts_of,
-    profile_of,
-)
-from wharfinger.placement.memory.rules import CacheBytes, EngineRule, UnknownRule
+from wharfinger.placement.memory.profile import Draft, MemoryProfile, profile_of
+from wharfinger.placement.memory.rules import EngineRule, UnknownRule
 from wharfinger.placement.memory.vllm import VllmRule
 from wharfinger.placement.types import MemoryPart, ServingSettings
 
@@ -53,33 +51,35 @@ def footprint(
         settings: slots, cache types and batch sizes.
 
     Returns:
-        Parts ``weights``, ``kv_cache``, ``recurrent_state``, ``compute_buffers``, ``projector``, ``draft_model`` and
-        ``engine_floor``. Host parts belong to the RAM of the node that holds the first layers, and to every node's
-        RAM as far as they are the engine's floor.
+        Parts ``weights``, ``kv_cache``, ``recurrent_state``, ``compute_buffers``, ``context_checkpoints``,
+        ``projector``, ``draft_model`` and ``engine_floor``. Host parts are RAM of the node beside its device.
 
     Raises:
         ValueError: a cache type that is not known.
     """
     profile = profile_of(card)
     rule = rule_of(backend)
+    settings = _effective(profile, settings)
     accelerated = is_accelerated(backend)
-    flags = [*profile.weight_flags, *rule.flags]
+    flags = [*profile.weight_flags, *profile.cache_flags, *rule.flags]
 
     weights = rule.weights(profile, shape, accelerated)
-    compute = rule.compute(profile, shape, context_tokens, settings)
-    floor = rule.floor(accelerated)
-    cache, cache_flags = _cache(profile, rule, shape, context_tokens, settings)
-    flags += cache_flags
+    compute = rule.compute(profile, shape, context_tokens, settings, accelerated)
+    floor = rule.floor(profile, settings, accelerated)
+    layers = profile.counts(shape.start_layer, shape.end_layer)
+    cache = rule.cache(layers, shape.tensor_width, context_tokens, settings)
+    snapshots = rule.snapshots(layers, context_tokens, settings)
+
     compute_device = compute.device
-    if not profile.has_token_cache and rule is not _RULES["audio_cpp"]:
+    if not profile.has_token_cache and not isinstance(rule, AudioRule):
         compute_device += weights.device * _IMAGE_WORKSPACE_PERCENT // 100
         flags.append(FLAG_WORKSPACE)
-
     projector = draft = 0
-    if shape.first and card.companions:
-        projector, draft, scratch = _companions(card.companions, rule, context_tokens, settings)
-        if scratch:
-            compute_device += scratch
+    if shape.first:
+        draft = sum(_draft_bytes(one, rule, context_tokens, settings) for one in profile.drafts)
+        if profile.projector_bytes:
+            projector = profile.projector_bytes
+            compute_device += projector * _PROJECTOR_WORKSPACE_PERCENT // 100
             flags.append(FLAG_PROJECTOR)
 
     device = (
@@ -87,11 +87,17 @@ def footprint(
         ("kv_cache", cache.kv),
         ("recurrent_state", cache.recurrent),
         ("compute_buffers", compute_device),
+        ("context_checkpoints", 0 if accelerated else snapshots),
         ("projector", projector),
         ("draft_model", draft),
         ("engine_floor", floor.device),
     )
-    host = (("weights", weights.host), ("compute_buffers", compute.host), ("engine_floor", floor.host))
+    host = (
+        ("weights", weights.host),
+        ("compute_buffers", compute.host),
+        ("context_checkpoints", snapshots if accelerated else 0),
+        ("engine_floor", floor.host),
+    )
     return Footprint(parts=_named(device), host_parts=_named(host), flags=tuple(dict.fromkeys(flags)))
 
 
@@ -99,8 +105,11 @@ def kv_cache_bytes(
     card: ModelCard, backend: str, shape: ShardShape, context_tokens: int, settings: ServingSettings
 ) -> tuple[int, tuple[str, ...]]:
     """Bytes of the token cache alone (no recurrent state) and the flags of what was assumed."""
-    cache, flags = _cache(profile_of(card), rule_of(backend), shape, context_tokens, settings)
-    return cache.kv, flags
+    profile, rule = profile_of(card), rule_of(backend)
+    settings = _effective(profile, settings)
+    layers = profile.counts(shape.start_layer, shape.end_layer)
+    cache = rule.cache(layers, shape.tensor_width, context_tokens, settings)
+    return cache.kv, profile.cache_flags + rule.flags
 
 
 def kv_bytes_per_token(card: ModelCard, backend: str, settings: ServingSettings) -> int | None:
@@ -115,31 +124,16 @@ def kv_bytes_per_token(card: ModelCard, backend: str, settings: ServingSettings)
     return rule_of(backend).token_bytes(profile.counts(0, profile.n_layers), settings)
 
 
-def _cache(
-    profile: MemoryProfile,
-    rule: EngineRule,
-    shape: ShardShape,
-    context_tokens: int,
-    settings: ServingSettings,
-) -> tuple[CacheBytes, tuple[str, ...]]:
-    layers = profile.counts(shape.start_layer, shape.end_layer)
-    cache = rule.cache(layers, shape.tensor_width, context_tokens, settings)
-    return cache, profile.cache_flags + rule.flags
+def _effective(profile: MemoryProfile, settings: ServingSettings) -> ServingSettings:
+    """Embedding models see a text in one pass, so engines are started with micro-batches of a whole batch."""
+    if profile.is_embedding and settings.micro_batch_tokens != settings.batch_tokens:
+        return replace(settings, micro_batch_tokens=settings.batch_tokens)
+    return settings
 
 
-def _companions(
-    companions: tuple[Companion, ...], rule: EngineRule, context_tokens: int, settings: ServingSettings
-) -> tuple[int, int, int]:
-    """Bytes of projectors, of draft models with their caches, and of projector scratch."""
-    projector = draft = scratch = 0
-    for companion in companions:
-        if companion.role == "projector":
-            projector += companion.weight_bytes
-            scratch += companion.weight_bytes * _PROJECTOR_WORKSPACE_PERCENT // 100
-            continue
-        cache = rule.cache(layer_counts_of(companion.layers), 1, context_tokens, settings)
-        draft += companion.weight_bytes + cache.kv + cache.recurrent
-    return projector, draft, scratch
+def _draft_bytes(draft: Draft, rule: EngineRule, context_tokens: int, settings: ServingSettings) -> int:
+    cache = rule.cache(draft.parts, 1, context_tokens, settings)
+    return draft.weight_bytes + cache.kv + cache.recurrent
 
 
 def _named(sizes: tuple[tuple[str, int], ...]) -> tuple[MemoryPart, ...]:

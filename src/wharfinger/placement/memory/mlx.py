@@ -26,7 +26,6 @@ class MlxRule:
     """Footprint at a full window, so that a plan that fits still fits when the window has filled."""
 
     reserves_context = False
-    window_step = _STEP_TOKENS
     flags: tuple[str, ...] = ()
 
     def cache(
@@ -36,8 +35,6 @@ class MlxRule:
         kv = recurrent = 0
         for layer, number in layers:
             match layer.kind:
-                case LayerKind.NONE:
-                    continue
                 case LayerKind.RECURRENT:
                     conv, state = state_elements(layer, tensor_width)
                     recurrent += number * (2 * conv + 4 * state)
@@ -72,13 +69,22 @@ class MlxRule:
         return Placed(total)
 
     def compute(
-        self, profile: MemoryProfile, shape: ShardShape, context_tokens: int, settings: ServingSettings
+        self,
+        profile: MemoryProfile,
+        shape: ShardShape,
+        context_tokens: int,
+        settings: ServingSettings,
+        accelerated: bool,
     ) -> Placed:
         """16-bit activations of one prompt step, and the allocator's kept buffers."""
         kept = self.weights(profile, shape, accelerated=True).device * _BUFFER_CACHE_PERCENT // 100
         logits = settings.slots * profile.vocab_size * 4 if shape.last else 0
         return Placed(activation_bytes(profile, settings.batch_tokens, 2) + logits + kept)
 
-    def floor(self, accelerated: bool) -> Placed:
+    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
+        """None."""
+        return 0
+
+    def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """Python, MLX and Metal's own allocations."""
         return Placed(1024 * MIB)

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from itertools import accumulate
 
-from wharfinger.catalog.card import LayerGeometry, LayerKind, ModelCard
+from wharfinger.catalog.card import Companion, LayerGeometry, LayerKind, ModelCard
 
 FLAG_GEOMETRY = "kv_geometry_unknown"
 FLAG_KV_HEADS = "kv_heads_unknown"
@@ -51,10 +51,19 @@ class GeometryCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft model loaded next to the model."""
+
+    weight_bytes: int
+    parts: tuple[tuple[LayerGeometry, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryProfile:
     """What the rules need of a card, with nothing left unknown; ``flags`` name what was assumed."""
 
     n_layers: int
+    architecture: str
     family: str
     hidden_size: int
     feed_forward_size: int
@@ -71,7 +80,11 @@ class MemoryProfile:
     attention_width: int
     """Elements of one token's queries over all heads."""
     experts_used: int
-    geometries: tuple[GeometryCount, ...]
+    parts: tuple[GeometryCount, ...]
+    """What the layers remember, one entry per distinct part; see :func:`parts_of_layer`."""
+    projector_bytes: int
+    drafts: tuple[Draft, ...]
+    is_embedding: bool
     cache_flags: tuple[str, ...]
     weight_flags: tuple[str, ...]
     max_window_tokens: int | None
@@ -81,9 +94,9 @@ class MemoryProfile:
         return self.weight_prefix[end_layer] - self.weight_prefix[start_layer]
 
     def counts(self, start_layer: int, end_layer: int) -> list[tuple[LayerGeometry, int]]:
-        """Geometries that occur in a range, each with its number of layers."""
+        """Parts that occur in a range, each with its number of layers."""
         found: list[tuple[LayerGeometry, int]] = []
-        for entry in self.geometries:
+        for entry in self.parts:
             number = entry.within(start_layer, end_layer)
             if number:
                 found.append((entry.geometry, number))
@@ -113,6 +126,7 @@ def build_profile(card: ModelCard) -> MemoryProfile:
     weights = card.weights
     return MemoryProfile(
         n_layers=card.n_layers,
+        architecture=card.architecture,
         family=card.family,
         hidden_size=card.hidden_size,
         feed_forward_size=_feed_forward_size(card),
@@ -127,7 +141,12 @@ def build_profile(card: ModelCard) -> MemoryProfile:
         tied_output=bool(weights and weights.tied_output),
         attention_width=_attention_width(card, layers),
         experts_used=card.n_experts_used or 1,
-        geometries=_count(layers),
+        parts=_count(layers),
+        projector_bytes=sum(one.weight_bytes for one in card.companions if one.role == "projector"),
+        drafts=tuple(
+            Draft(one.weight_bytes, _draft_parts(card, one)) for one in card.companions if one.role == "draft"
+        ),
+        is_embedding=bool(card.tasks) and all(task == "TextEmbedding" for task in card.tasks),
         cache_flags=cache_flags,
         weight_flags=weight_flags,
         max_window_tokens=card.context_length or None,
@@ -151,6 +170,12 @@ def _has_token_cache(card: ModelCard) -> bool:
 
 
 def _feed_forward_size(card: ModelCard) -> int:
+    if (
+        not card.feed_forward_size
+        and card.layers
+        and all(one.kind is LayerKind.RECURRENT for one in card.layers)
+    ):
+        return 0  # Mamba and its like have no such network
     # Four times the hidden size is the classic ratio and above what gated networks use.
     return card.feed_forward_size or 4 * card.hidden_size
 
@@ -163,12 +188,43 @@ def _attention_width(card: ModelCard, layers: tuple[LayerGeometry, ...]) -> int:
     return max(card.hidden_size, heads * (head_dim or card.head_dim or 0))
 
 
+def parts_of_layer(layer: LayerGeometry) -> tuple[LayerGeometry, ...]:
+    """A layer as one geometry for each thing it remembers.
+
+    Most layers remember one thing. A decoder's layer may keep an encoder's output besides its own tokens
+    (``cross_tokens``), and a parallel hybrid's a recurrent state (``recurrent_state_elements``).
+    """
+    if layer.kind is LayerKind.NONE:
+        return ()
+    if layer.kind in (LayerKind.RECURRENT, LayerKind.CROSS):
+        return (layer,)
+    parts = [_only(layer, "kv_heads", "key_dim", "value_dim", "window_tokens", "latent_dim", "rope_dim")]
+    if layer.cross_tokens:
+        cross = _only(layer, "kv_heads", "key_dim", "value_dim", "cross_tokens")
+        parts.append(replace_layer(cross, kind=LayerKind.CROSS))
+    if layer.conv_state_elements or layer.recurrent_state_elements:
+        state = _only(layer, "conv_state_elements", "recurrent_state_elements")
+        parts.append(replace_layer(state, kind=LayerKind.RECURRENT))
+    return tuple(parts)
+
+
+def _only(layer: LayerGeometry, *names: str) -> LayerGeometry:
+    return LayerGeometry(kind=layer.kind).model_copy(update={name: getattr(layer, name) for name in names})
+
+
 def _count(layers: tuple[LayerGeometry, ...]) -> tuple[GeometryCount, ...]:
-    distinct = list(dict.fromkeys(layers))
+    parts_by_layer = {layer: parts_of_layer(layer) for layer in dict.fromkeys(layers)}
+    distinct = dict.fromkeys(part for parts in parts_by_layer.values() for part in parts)
     return tuple(
-        GeometryCount(geometry, (0, *accumulate(int(layer == geometry) for layer in layers)))
-        for geometry in distinct
+        GeometryCount(part, (0, *accumulate(int(part in parts_by_layer[layer]) for layer in layers)))
+        for part in distinct
     )
+
+
+def _draft_parts(card: ModelCard, companion: Companion) -> tuple[tuple[LayerGeometry, int], ...]:
+    # What the draft's layers leave open is taken from the model they imitate, which is the larger one.
+    resolved = (_resolve(card, layer, []) for layer in companion.layers)
+    return tuple(Counter(part for layer in resolved for part in parts_of_layer(layer)).items())
 
 
 def _resolve_layers(card: ModelCard) -> tuple[tuple[LayerGeometry, ...], tuple[str, ...]]:
@@ -253,8 +309,3 @@ def _kv_heads(card: ModelCard, flags: list[str]) -> int:
 def replace_layer(layer: LayerGeometry, **values: object) -> LayerGeometry:
     """A copy of a layer with some fields set."""
     return layer.model_copy(update=values)
-
-
-def layer_counts_of(layers: tuple[LayerGeometry, ...]) -> list[tuple[LayerGeometry, int]]:
-    """Distinct geometries of a list of layers with their numbers, in order of first occurrence."""
-    return list(Counter(layers).items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,8 +37,6 @@ class EngineRule(Protocol):
 
     reserves_context: bool
     """Whether the whole window is allocated when the model is loaded."""
-    window_step: int
-    """Windows that differ by less than this may cost the same."""
     flags: tuple[str, ...]
     """Set when the rule itself is a guess."""
 
@@ -57,13 +55,22 @@ class EngineRule(Protocol):
         ...
 
     def compute(
-        self, profile: MemoryProfile, shape: ShardShape, context_tokens: int, settings: ServingSettings
+        self,
+        profile: MemoryProfile,
+        shape: ShardShape,
+        context_tokens: int,
+        settings: ServingSettings,
+        accelerated: bool,
     ) -> Placed:
         """Scratch buffers of one forward pass."""
         ...
 
-    def floor(self, accelerated: bool) -> Placed:
-        """What the engine's process takes before it holds a model."""
+    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
+        """Copies of fixed-size states the engine keeps in host memory to go back to."""
+        ...
+
+    def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
+        """What the engine's process takes besides the model's tensors."""
         ...
 
 
@@ -78,6 +85,13 @@ def attention_row_bytes(layer: LayerGeometry, tensor_width: int, settings: Servi
     heads = ceil_div(layer.kv_heads or 0, tensor_width)
     key = row_bytes(heads * (layer.key_dim or 0), settings.cache_type_k)
     return key + row_bytes(heads * (layer.value_dim or 0), settings.cache_type_v)
+
+
+def tokens_bytes(layers: LayerCounts, settings: ServingSettings, kinds: Container[LayerKind]) -> int:
+    """Bytes one token takes in all layers of some kinds."""
+    return sum(
+        number * attention_row_bytes(layer, 1, settings) for layer, number in layers if layer.kind in kinds
+    )
 
 
 def state_elements(layer: LayerGeometry, tensor_width: int) -> tuple[int, int]:
@@ -112,7 +126,6 @@ class UnknownRule:
     """The pessimistic rule: every token of every layer, reserved at load, 16-bit caches or what is asked for."""
 
     reserves_context = True
-    window_step = 1
     flags: tuple[str, ...] = ("engine_rule_unknown",)
 
     def cache(
@@ -122,8 +135,6 @@ class UnknownRule:
         kv = recurrent = 0
         for layer, number in layers:
             match layer.kind:
-                case LayerKind.NONE:
-                    continue
                 case LayerKind.RECURRENT:
                     recurrent += number * 4 * sum(state_elements(layer, tensor_width))
                 case LayerKind.CROSS:
@@ -150,12 +161,21 @@ class UnknownRule:
         return Placed(shared_weights(profile, shape))
 
     def compute(
-        self, profile: MemoryProfile, shape: ShardShape, context_tokens: int, settings: ServingSettings
+        self,
+        profile: MemoryProfile,
+        shape: ShardShape,
+        context_tokens: int,
+        settings: ServingSettings,
+        accelerated: bool,
     ) -> Placed:
         """32-bit activations of a whole batch and 32-bit logits of every slot."""
         logits = settings.slots * profile.vocab_size * 4 if shape.last else 0
         return Placed(activation_bytes(profile, settings.batch_tokens, 4) + logits)
 
-    def floor(self, accelerated: bool) -> Placed:
+    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
+        """None."""
+        return 0
+
+    def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """A GPU context with its libraries, and a Python process on the host."""
         return Placed(1024 * MIB, 1024 * MIB) if accelerated else Placed(1024 * MIB)

@@ -80,20 +80,19 @@ def page_pool(layers: LayerCounts, tensor_width: int, settings: ServingSettings)
     Layers of one page size and kind belong together. The page is the largest any kind needs; smaller ones are
     padded to it.
     """
-    kinds = [(layer, number) for layer, number in layers if layer.kind is not LayerKind.NONE]
-    if not kinds:
+    if not layers:
         return PagePool(settings.block_tokens, 0, 0, ())
-    rows = [attention_row_bytes(layer, tensor_width, settings) for layer, _ in kinds if _is_attention(layer)]
-    states = [_state_bytes(layer, tensor_width) for layer, _ in kinds if not _is_attention(layer)]
+    rows = [attention_row_bytes(layer, tensor_width, settings) for layer, _ in layers if _is_attention(layer)]
+    states = [_state_bytes(layer, tensor_width) for layer, _ in layers if not _is_attention(layer)]
     block_tokens = settings.block_tokens
     if states and rows:
         # The attention block grows until its page holds a whole state.
         needed_tokens = ceil_div(max(states), max(rows))
         block_tokens = max(block_tokens, round_up(needed_tokens, _BLOCK_ALIGNMENT))
     page_bytes = max([row * block_tokens for row in rows] + states)
-    numbers = [number for _, number in kinds]
+    numbers = [number for _, number in layers]
     group_layers = max(numbers) if max(numbers) < min(numbers) * _CLOSE_KINDS else min(numbers)
-    groups = tuple((layer, ceil_div(number, group_layers)) for layer, number in kinds)
+    groups = tuple((layer, ceil_div(number, group_layers)) for layer, number in layers)
     return PagePool(block_tokens, page_bytes, group_layers, groups)
 
 
@@ -124,7 +123,6 @@ class VllmRule:
     """See the module's text."""
 
     reserves_context = True
-    window_step = 1
     flags: tuple[str, ...] = ()
 
     def cache(
@@ -157,12 +155,21 @@ class VllmRule:
         return Placed(shared_weights(profile, shape))
 
     def compute(
-        self, profile: MemoryProfile, shape: ShardShape, context_tokens: int, settings: ServingSettings
+        self,
+        profile: MemoryProfile,
+        shape: ShardShape,
+        context_tokens: int,
+        settings: ServingSettings,
+        accelerated: bool,
     ) -> Placed:
         """16-bit activations of one batch, and the sampler's 32-bit logits with a sorted copy of each row."""
         logits = settings.slots * profile.vocab_size * 4 * 4 if shape.last else 0
-        return Placed(ceil_div(activation_bytes(profile, settings.batch_tokens, 2), 1) + logits)
+        return Placed(activation_bytes(profile, settings.batch_tokens, 2) + logits)
 
-    def floor(self, accelerated: bool) -> Placed:
+    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
+        """None."""
+        return 0
+
+    def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """CUDA context, libraries and captured graphs on a GPU; two Python processes with torch on the host."""
         return Placed(1536 * MIB, 3072 * MIB) if accelerated else Placed(3072 * MIB)

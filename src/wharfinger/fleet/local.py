@@ -160,7 +160,7 @@ class LocalAgent:
         log = supervisor.log if supervisor is not None else RunnerLog(directory)
         piece = await asyncio.to_thread(log.read, offset, max(1, min(limit_bytes, _MAX_READ_BYTES)))
         at_end = piece.next_offset >= piece.size_bytes
-        data = piece.data if ended and at_end else _whole_characters(piece.data)
+        data = piece.data if ended and at_end else whole_characters(piece.data)
         next_offset = piece.start + len(data)
         return LogChunk(
             runner_id=runner_id,
@@ -289,7 +289,7 @@ def _resident_bytes(pid: int) -> int | None:
     return total
 
 
-def _whole_characters(data: bytes) -> bytes:
+def whole_characters(data: bytes) -> bytes:
     """``data`` without a UTF-8 sequence that is cut off at its end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]

@@ -6,8 +6,12 @@ consistent set. No database and no lock is on the request path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+
+SUSPECT_FOR_S = 5.0
+"""How long a target that could not be connected to is passed over while its model has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class RouteTable:
     def __init__(self) -> None:
         self._routes: dict[str, tuple[Target, ...]] = {}
         self._in_flight: dict[str, int] = {}
+        self._suspect_until_s: dict[str, float] = {}
         self.generation = 0
 
     def publish(self, targets: Iterable[Target]) -> int:
@@ -42,6 +47,7 @@ class RouteTable:
         for target in sorted(targets, key=lambda t: t.target_id):
             routes.setdefault(target.model_id, []).append(target)
         self._routes = {model: tuple(found) for model, found in routes.items()}
+        self._suspect_until_s.clear()
         self.generation += 1
         return self.generation
 
@@ -53,15 +59,34 @@ class RouteTable:
         """Served model names, sorted."""
         return tuple(sorted(self._routes))
 
-    def acquire(self, model_id: str) -> Target | None:
-        """Pick the target of ``model_id`` with the fewest requests in flight and count one more on it."""
-        found = self._routes.get(model_id)
+    def serving(self, model_id: str) -> tuple[Target, ...]:
+        """The targets of one model; empty when it is not running."""
+        return self._routes.get(model_id, ())
+
+    def acquire(self, model_id: str, exclude: Collection[str] = ()) -> Target | None:
+        """Pick the target of ``model_id`` with the fewest requests in flight and count one more on it.
+
+        ``exclude`` holds ids of targets this request has tried already. A target that was just reported with
+        :meth:`suspect` is picked only when there is no other.
+        """
+        found = self._routes.get(model_id, ())
+        if exclude:
+            found = tuple(target for target in found if target.target_id not in exclude)
         if not found:
             return None
-        in_flight = self._in_flight
-        target = found[0] if len(found) == 1 else min(found, key=lambda t: in_flight.get(t.target_id, 0))
-        in_flight[target.target_id] = in_flight.get(target.target_id, 0) + 1
+        target = found[0] if len(found) == 1 else min(found, key=self._load)
+        self._in_flight[target.target_id] = self._in_flight.get(target.target_id, 0) + 1
         return target
+
+    def _load(self, target: Target) -> tuple[bool, int]:
+        suspect = (
+            self._suspect_until_s and self._suspect_until_s.get(target.target_id, 0.0) > time.monotonic()
+        )
+        return bool(suspect), self._in_flight.get(target.target_id, 0)
+
+    def suspect(self, target: Target) -> None:
+        """No connection to ``target`` could be made: prefer others for :data:`SUSPECT_FOR_S`."""
+        self._suspect_until_s[target.target_id] = time.monotonic() + SUSPECT_FOR_S
 
     def release(self, target: Target) -> None:
         """A request on ``target`` ended, however it ended."""

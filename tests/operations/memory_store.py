@@ -5,7 +5,6 @@ It exists for the simulator: its clock is the simulation's, and every commit is 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -51,6 +50,7 @@ class MemoryStore:
     ) -> None:
         self.signals = Signals()
         self.records: dict[str, Record] = {}
+        self._made = 0
         self._clock = clock
         self._observe = observe
 
@@ -74,7 +74,8 @@ class MemoryStore:
         if unresolved is not None:
             raise Conflict("resource_busy", "unresolved work", unresolved.operation_id)
         now = self._clock()
-        change = submitted(new, f"op_{len(self.records):06d}{secrets.token_hex(4)}", now)
+        self._made += 1
+        change = submitted(new, f"op_{self._made:06d}", now)
         self.records[change.operation.operation_id] = record = Record(change.operation, body_hash)
         self._write(None, record, change, now)
         self.signals.notify(WORK)

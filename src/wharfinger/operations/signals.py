@@ -24,7 +24,7 @@ class Signals:
     """Topics and who listens to them. A wake-up is a hint: listeners look at the store, and poll as well."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, set[asyncio.Event]] = {}
+        self._listeners: dict[str, dict[asyncio.Event, None]] = {}  # ordered, so that runs can be repeated
 
     def notify(self, topic: str) -> None:
         """Wake everyone who listens to ``topic``."""
@@ -35,12 +35,12 @@ class Signals:
     def listen(self, topic: str) -> Generator[asyncio.Event]:
         """An event that each :meth:`notify` sets; the listener clears it."""
         event = asyncio.Event()
-        self._listeners.setdefault(topic, set()).add(event)
+        self._listeners.setdefault(topic, {})[event] = None
         try:
             yield event
         finally:
             listeners = self._listeners[topic]
-            listeners.discard(event)
+            del listeners[event]
             if not listeners:
                 del self._listeners[topic]
 

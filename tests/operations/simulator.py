@@ -1,0 +1,392 @@
+"""A deterministic simulation of workers that crash, pause and meet a failing store.
+
+The worker, the attempts and the transition rules are the real ones. Simulated are time, the network between a
+process and the store (late, lost before or after the write), the provider, and death: at any store call, before or
+after it took effect. One seed makes one history; a violated invariant is raised with the whole history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from operations.invariants import Invariants, Violation
+from operations.memory_store import MemoryStore
+from operations.virtual_time import Deadlock, run_virtually
+from wharfinger.operations.attempt import AttemptSettings
+from wharfinger.operations.backoff import Backoff
+from wharfinger.operations.handler import OperationContext
+from wharfinger.operations.model import (
+    Lease,
+    NewOperation,
+    Operation,
+    OperationEvent,
+    OperationStep,
+    PermanentError,
+    RetryableError,
+    Waiting,
+)
+from wharfinger.operations.port import ClaimRequest
+from wharfinger.operations.signals import Signals
+from wharfinger.operations.transitions import Change, Rule
+from wharfinger.operations.worker import Worker
+from wharfinger.store.errors import StoreUnavailable
+
+_T = TypeVar("_T")
+_START = datetime(2030, 1, 1, tzinfo=UTC)
+KIND = "simulated"
+LEASE_S = 10.0
+FAULTY_S = 120.0
+"""For so long there are faults; afterwards everything must come to an end."""
+PATIENCE_S = 1200.0
+
+
+@dataclass
+class Dice:
+    """How much goes wrong, drawn once per seed."""
+
+    workers: int
+    operations: int
+    crash: float
+    lost_before: float
+    lost_after: float
+    late: float
+    pause: float
+    cancel: float
+
+    @classmethod
+    def roll(cls, rng: random.Random) -> Dice:
+        """Some seeds are calm in one respect and wild in another."""
+
+        def chance(most: float) -> float:
+            return rng.choice([0.0, rng.uniform(0, most)])
+
+        return cls(
+            workers=rng.randint(1, 3),
+            operations=rng.randint(1, 4),
+            crash=chance(0.03),
+            lost_before=chance(0.15),
+            lost_after=chance(0.15),
+            late=chance(0.05),
+            pause=chance(0.05),
+            cancel=chance(0.6),
+        )
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong."""
+        self.crash = self.lost_before = self.lost_after = self.late = self.pause = 0.0
+
+
+@dataclass
+class World:
+    """Everything outside the processes, and what they did."""
+
+    seed: int
+    store_type: type[MemoryStore] = MemoryStore
+    history: list[str] = field(default_factory=list)
+    provider: dict[str, str] = field(default_factory=dict)
+    """Resources that exist, by external key: the operation they belong to."""
+    created: list[str] = field(default_factory=list)
+    """Keys in the order in which resources came into being."""
+    left: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What an operation's script still has to meet, by operation."""
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.dice = Dice.roll(self.rng)
+        self.invariants = Invariants(self.provider, self.note, self.clock)
+        self.store = self.store_type(self.clock, self.invariants.committed)
+
+    def clock(self) -> datetime:
+        """The store's clock."""
+        return _START + timedelta(seconds=asyncio.get_running_loop().time())
+
+    def note(self, text: str) -> None:
+        """Add to the history."""
+        self.history.append(f"{asyncio.get_running_loop().time():9.3f}  {text}")
+
+    def hit(self, chance: float) -> bool:
+        """True with this chance."""
+        return self.rng.random() < chance
+
+
+class Process:
+    """One worker process; when it dies, nothing it does has an effect any more. It is the store its worker sees."""
+
+    def __init__(self, world: World, owner: str) -> None:
+        self.world = world
+        self.owner = owner
+        # A cancel in the same process is noticed at once, one from elsewhere at the next heartbeat.
+        self.signals = world.store.signals if world.hit(0.5) else Signals()
+        self.death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._paused_until = 0.0
+        settings = AttemptSettings(
+            lease_s=LEASE_S, backoff=Backoff(jitter=lambda: world.rng.uniform(0.75, 1.25)), cancel_grace_s=3.0
+        )
+        handlers = {KIND: Scripted(self)}
+        self.worker = Worker(
+            self, handlers, owner=owner, concurrency=world.rng.randint(1, 3), settings=settings
+        )
+
+    async def submit(self, new: NewOperation) -> tuple[Operation, bool]:
+        return await self._call("submit", lambda: self.world.store.submit(new))
+
+    async def get(self, operation_id: str) -> Operation:
+        return await self._call("get", lambda: self.world.store.get(operation_id))
+
+    async def steps(self, operation_id: str) -> Sequence[OperationStep]:
+        return await self._call("steps", lambda: self.world.store.steps(operation_id))
+
+    async def events(
+        self, operation_id: str, after_sequence: int = 0, limit: int = 100
+    ) -> Sequence[OperationEvent]:
+        return await self._call(
+            "events", lambda: self.world.store.events(operation_id, after_sequence, limit)
+        )
+
+    async def request_cancel(self, operation_id: str) -> Operation:
+        return await self._call("cancel", lambda: self.world.store.request_cancel(operation_id))
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
+        return await self._call("claim", lambda: self.world.store.claim(request))
+
+    async def apply(self, lease: Lease, rule: Rule) -> Change:
+        name = f"{rule.__class__.__name__} {lease.operation_id} g{lease.generation}"
+        return await self._call(name, lambda: self._fenced(lease, rule))
+
+    async def reap(self, limit: int = 100) -> int:
+        return await self._call("reap", lambda: self.world.store.reap(limit))
+
+    async def prune(self, retention_s: float, limit: int = 1000) -> int:
+        return await self._call("prune", lambda: self.world.store.prune(retention_s, limit))
+
+    async def now(self) -> datetime:
+        return self.world.clock()
+
+    async def outside(self, what: str) -> None:
+        """A call to the provider: takes time, and the process may die before it has an effect."""
+        await self._delay(self.world.rng.uniform(0.0, 0.5))
+        await self._maybe_die(f"before {what}")
+
+    async def _fenced(self, lease: Lease, rule: Rule) -> Change:
+        before = self.world.store.records[lease.operation_id].operation
+        change = await self.world.store.apply(lease, rule)
+        self.world.invariants.written_under(lease, before, self.world.clock())
+        return change
+
+    async def _call(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        world, dice = self.world, self.world.dice
+        await self._delay(world.rng.uniform(0.0, 0.02))
+        await self._maybe_die(f"before {what}")
+        if world.hit(dice.lost_before):
+            world.note(f"{self.owner} {what}: lost before the write")
+            raise StoreUnavailable("lost before the write")
+        if world.hit(dice.late):
+            # Under way for longer than a lease: it takes effect whether or not its process still waits, or lives.
+            late = asyncio.create_task(self._late(what, call))
+            late.add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # perhaps nobody waits for it
+            return await asyncio.shield(late)
+        result = await self._effect(what, call)
+        await self._maybe_die(f"after {what}")
+        if world.hit(dice.lost_after):
+            world.note(f"{self.owner} {what}: the answer was lost")
+            raise StoreUnavailable("the answer was lost")
+        return result
+
+    async def _late(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        await asyncio.sleep(self.world.rng.uniform(0.0, 3 * LEASE_S))
+        return await self._effect(f"{what} (late)", call)
+
+    async def _effect(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            result = await call()
+        except Exception as error:
+            self.world.note(f"{self.owner} {what}: {error!r}")
+            raise
+        self.world.note(f"{self.owner} {what}")
+        return result
+
+    async def _delay(self, delay_s: float) -> None:
+        if self.world.hit(self.world.dice.pause):
+            loop = asyncio.get_running_loop()
+            self._paused_until = loop.time() + self.world.rng.uniform(0.0, 3 * LEASE_S)
+            self.world.note(f"{self.owner} pauses until {self._paused_until:.3f}")
+        await asyncio.sleep(max(delay_s, self._paused_until - asyncio.get_running_loop().time()))
+        await self._nothing_if_dead()
+
+    async def _maybe_die(self, where: str) -> None:
+        if not self.death.done() and self.world.hit(self.world.dice.crash):
+            self.world.note(f"{self.owner} dies {where}")
+            self.die()
+        await self._nothing_if_dead()
+
+    async def _nothing_if_dead(self) -> None:
+        if self.death.done():
+            await asyncio.get_running_loop().create_future()
+
+    def die(self) -> None:
+        """From now on nothing that this process does has an effect."""
+        if not self.death.done():
+            self.death.set_result(None)
+
+
+class Scripted:
+    """A handler that does what its operation's request says, in the way the rules ask of every handler."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+
+    async def run(self, context: OperationContext) -> dict[str, Any] | None:
+        """Make one resource, take some steps, and meet the scripted waits and errors on the way."""
+        left = self._world.left[context.operation.operation_id]
+        key = await self._ensure(context)
+        for number in range(context.operation.request["steps"]):
+            if context.cancelled:
+                return None
+            if f"step-{number}" in context.steps:
+                continue
+            self._meet(left)
+            await context.sleep(self._world.rng.uniform(0.0, LEASE_S))
+            await context.checkpoint(f"step-{number}", progress=10 * number)
+        self._meet(left)
+        return {"key": key}
+
+    async def cleanup(self, context: OperationContext) -> None:
+        """Delete the resource if there can be one."""
+        left = self._world.left[context.operation.operation_id]
+        await context.sleep(self._world.rng.uniform(0.0, LEASE_S))
+        if _take(left, "cleanup_errors"):
+            raise RetryableError("cleanup_failed", f"not gone yet ({left['cleanup_errors']} to go)")
+        identity = context.steps.get("resource.identity")
+        if identity is not None and identity.payload is not None:
+            await self._process.outside("delete")
+            if self._world.provider.pop(identity.payload["key"], None):
+                self._world.note(f"{self._process.owner} deleted {identity.payload['key']}")
+
+    async def _ensure(self, context: OperationContext) -> str:
+        fresh = f"{context.operation.operation_id}-{self._world.rng.getrandbits(32):08x}"
+        key = str((await context.persist_identity("resource", {"key": fresh}))["key"])
+        await self._process.outside("create")
+        if key not in self._world.provider:
+            self._world.provider[key] = context.operation.operation_id
+            self._world.created.append(key)
+            self._world.note(f"{self._process.owner} created {key}")
+        return key
+
+    def _meet(self, left: dict[str, int]) -> None:
+        if self._world.hit(0.5):
+            return
+        if _take(left, "waits"):
+            raise Waiting("capacity", "none yet", retry_after_s=self._world.rng.uniform(0.5, 20.0))
+        if _take(left, "errors"):
+            raise RetryableError("busy", "try again")
+        if _take(left, "bugs"):
+            raise KeyError("a bug")
+        if _take(left, "refusals"):
+            raise PermanentError("refused", "never")
+
+
+def _take(left: dict[str, int], what: str) -> bool:
+    if left[what] == 0:
+        return False
+    left[what] -= 1
+    return True
+
+
+class Simulation:
+    """One history from one seed."""
+
+    def __init__(self, seed: int, store_type: type[MemoryStore] = MemoryStore) -> None:
+        self.world = World(seed, store_type)
+        self._serial = 0
+
+    async def play(self) -> World:
+        """Play to the end; raises Violation."""
+        world = self.world
+        world.note(", ".join(f"{f.name}={getattr(world.dice, f.name):.3g}" for f in fields(world.dice)))
+        loop = asyncio.get_running_loop()
+        loop.call_later(FAULTY_S, world.dice.calm)
+        async with asyncio.TaskGroup() as group:
+            hosts = [group.create_task(self._host(number)) for number in range(world.dice.workers)]
+            await self._use()
+            while any(not record.operation.state.terminal for record in world.store.records.values()):
+                self._raise_violation()
+                if loop.time() > FAULTY_S + PATIENCE_S:
+                    raise Violation("not every operation came to an end")
+                await asyncio.sleep(1.0)
+            for host in hosts:
+                host.cancel()
+        world.invariants.at_the_end(world.store.records.values(), world.created)
+        self._raise_violation()
+        return world
+
+    def _raise_violation(self) -> None:
+        if self.world.invariants.violation is not None:
+            raise self.world.invariants.violation
+
+    async def _host(self, number: int) -> None:
+        """A machine that starts a process again when it has died, and sometimes stops it in good order."""
+        rng = self.world.rng
+        while True:
+            self._serial += 1
+            process = Process(self.world, f"w{number}.{self._serial}")
+            running = asyncio.create_task(process.worker.run())
+            try:
+                _, alive = await asyncio.wait([running, process.death], timeout=rng.uniform(20, 200))
+                if running in alive and process.death in alive:
+                    self.world.note(f"{process.owner} is stopped")
+                    stopping = asyncio.create_task(process.worker.stop())
+                    await asyncio.wait([stopping], timeout=15)
+                    stopping.cancel()
+                if running.done():
+                    running.result()
+            finally:
+                process.die()
+                running.cancel()
+            await asyncio.sleep(rng.uniform(0.1, 5.0))
+
+    async def _use(self) -> None:
+        """Somebody submits operations and changes their mind about some."""
+        world, rng = self.world, self.world.rng
+        for number in range(world.dice.operations):
+            await asyncio.sleep(rng.uniform(0, 20))
+            script = {
+                "waits": rng.choice([0, 0, 2]),
+                "errors": rng.choice([0, 0, 1, 5]),
+                "bugs": rng.choice([0, 0, 1]),
+                "refusals": rng.choice([0, 0, 1]),
+                "cleanup_errors": rng.choice([0, 1, 3]),
+            }
+            new = NewOperation(
+                *(KIND, "thing", f"thing-{number}", {"steps": rng.randint(1, 3)}),
+                max_attempts=rng.randint(1, 4),
+                wait_deadline_s=rng.choice([None, 15.0]),
+            )
+            operation, _ = await world.store.submit(new)
+            world.left[operation.operation_id] = script
+            world.note(f"submitted {operation.operation_id} {script} {new.max_attempts} attempts")
+            if world.hit(world.dice.cancel):
+                loop = asyncio.get_running_loop()
+                loop.call_later(rng.uniform(0, 60), self._cancel, operation.operation_id)
+
+    def _cancel(self, operation_id: str) -> None:
+        self.world.note(f"cancel {operation_id}")
+        self._cancelling = asyncio.create_task(self.world.store.request_cancel(operation_id))
+
+
+def simulate(seed: int, store_type: type[MemoryStore] = MemoryStore) -> World:
+    """Play one seed. A violation, a deadlock or an unexpected error is raised with the history in its text."""
+    simulation = Simulation(seed, store_type)
+    try:
+        return run_virtually(simulation.play())
+    except (Exception, Deadlock) as error:
+        cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+        history = "\n".join(simulation.world.history)
+        raise Violation(f"seed {seed}: {cause!r}\n{history}\nreplay: SIMULATION_SEED={seed}") from error

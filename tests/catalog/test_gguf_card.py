@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from catalog.gguf_files import LLAMA, tiny_llama, write_gguf
 from support.tiny_gguf import ARCHITECTURES, write_tiny_gguf
-
 from wharfinger.catalog.card import LayerKind, ModelCard
 from wharfinger.catalog.errors import GgufError
 from wharfinger.catalog.gguf_card import gguf_card

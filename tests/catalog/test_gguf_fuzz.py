@@ -7,13 +7,13 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from catalog.gguf_files import tiny_llama, write_gguf
 
+from catalog.gguf_files import tiny_llama, write_gguf
 from wharfinger.catalog.errors import GgufError
 from wharfinger.catalog.gguf import read_gguf
 from wharfinger.catalog.gguf_card import gguf_card
 
-FLIPS = 3000
+FLIPS = 1500
 MOST_BYTES = 8 << 20
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from catalog.gguf_files import LLAMA, tiny_llama, write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from catalog.gguf_files import LLAMA, tiny_llama, write_gguf
 from wharfinger.catalog.errors import GgufError
 from wharfinger.catalog.ggml_types import FILE_TYPES, GGML_TYPES
 from wharfinger.catalog.gguf import KEPT_ARRAY_ELEMENTS, LongArray, read_gguf

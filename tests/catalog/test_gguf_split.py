@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from catalog.gguf_files import LLAMA, write_gguf
 
+from catalog.gguf_files import LLAMA, write_gguf
 from wharfinger.catalog.errors import GgufError
 from wharfinger.catalog.gguf_card import gguf_card
 from wharfinger.catalog.gguf_split import read_gguf_model
@@ -32,7 +32,7 @@ def write_parts(folder: Path) -> Path:
             part_path(folder, number),
             "llama",
             LLAMA if number == 1 else {},
-            {name: (4, 4) for name in names[2 * number - 2 : 2 * number]},
+            dict.fromkeys(names[2 * number - 2 : 2 * number], (4, 4)),
             split__no=number - 1,
             split__count=3,
             split__tensors__count=6,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalog import configs
 from safetensors.numpy import save_file
 
+from catalog import configs
 from wharfinger.catalog.card import ModelCard
 from wharfinger.catalog.errors import HfConfigError
 from wharfinger.catalog.hf_card import hf_card

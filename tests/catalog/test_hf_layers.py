@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from catalog import configs
 
+from catalog import configs
 from wharfinger.catalog.card import LayerGeometry, LayerKind
 from wharfinger.catalog.errors import HfConfigError
 from wharfinger.catalog.hf_config import HfConfig

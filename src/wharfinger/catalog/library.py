@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from wharfinger.catalog.card import ModelCard
@@ -111,6 +111,9 @@ class CatalogLibrary:
     ) -> CatalogEntry:
         """Store a card. Adding an equal card again gives the entry that is there, with the new path.
 
+        An installed card replaces the installed one of the same id, because a newer release may read more from
+        the same file.
+
         Raises:
             CatalogConflict: the id is taken by a card with another digest.
         """
@@ -140,25 +143,22 @@ class CatalogLibrary:
     async def _store(self, card: ModelCard, source: CardSource, artifact_path: Path | None) -> None:
         path = None if artifact_path is None else str(artifact_path)
         this = model_cards.c.model_id == card.model_id
+        values = {"digest": card.digest, "card": card.to_wire(), "source": source.value}
         async with self._database.begin() as connection:
-            present = (
-                await connection.execute(select(model_cards.c.digest).where(this))
-            ).scalar_one_or_none()
+            wanted = select(model_cards.c.digest, model_cards.c.source).where(this)
+            present = (await connection.execute(wanted)).one_or_none()
             if present is None:
+                values |= {"model_id": card.model_id, "artifact_path": path, "created_at": datetime.now(UTC)}
+                await connection.execute(insert(model_cards).values(values))
+            elif present.digest == card.digest:
+                if path is not None:
+                    await connection.execute(update(model_cards).where(this).values(artifact_path=path))
+            elif present.source == source == CardSource.INSTALLED:
                 await connection.execute(
-                    insert(model_cards).values(
-                        model_id=card.model_id,
-                        digest=card.digest,
-                        card=card.to_wire(),
-                        source=source.value,
-                        artifact_path=path,
-                        created_at=datetime.now(UTC),
-                    )
+                    update(model_cards).where(this).values(values | {"artifact_path": path})
                 )
-            elif present != card.digest:
-                raise CatalogConflict(card.model_id, present, card.digest)
-            elif path is not None:
-                await connection.execute(model_cards.update().where(this).values(artifact_path=path))
+            else:
+                raise CatalogConflict(card.model_id, present.digest, card.digest)
         self._cards[card.digest] = card
 
     async def _entries(self, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[CatalogEntry]:

@@ -15,7 +15,7 @@ from wharfinger.placement.workspace import Workspace
 
 NOT_A_NEIGHBOUR: Final = "198.51.100.1"
 """Address standing for ring members that are not neighbours (TEST-NET-2, never routed)."""
-ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - the contract's spelling of "myself" in a ring's host list
+ANY_ADDRESS: Final = "0.0.0.0"
 
 
 def build_plan(work: Workspace, candidate: Candidate, ranked: Score) -> Plan:
@@ -67,8 +67,9 @@ def _hosts(
         return MappingProxyType({})
     if candidate.meta is InstanceMeta.RPC:
         driver, *donors = members
-        reached = tuple(_address(work, driver, donor, port, routable=True) for donor in donors)
-        return MappingProxyType({driver.node_id: reached})
+        return MappingProxyType(
+            {donor.node_id: (_address(work, driver, donor, port, routable=True),) for donor in donors}
+        )
     if candidate.meta is InstanceMeta.JACCL:
         return MappingProxyType({})
     width = len(members)

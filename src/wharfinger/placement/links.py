@@ -66,6 +66,15 @@ class LinkIndex:
         return {node: frozenset(others) for node, others in found.items()}
 
     @cached_property
+    def reaches(self) -> dict[str, frozenset[str]]:
+        """Nodes each node reaches over a routable address, whether or not they reach it."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for (source, sink), links in self._by_pair.items():
+            if any(is_routable(link) for link in links):
+                found[source].add(sink)
+        return {node: frozenset(others) for node, others in found.items()}
+
+    @cached_property
     def rdma_mutual(self) -> dict[str, frozenset[str]]:
         """Nodes each node is linked with over RDMA in both directions."""
         rdma = {pair for pair, links in self._by_pair.items() if any(link.rdma for link in links)}

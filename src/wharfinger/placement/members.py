@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 from wharfinger.placement import backends, codes
 from wharfinger.placement.backends import DeviceUse, Span
@@ -26,11 +28,51 @@ class Member:
     """Bytes it brings: all devices for engines that lay layers over them, else the largest device."""
     rank_key: tuple[object, ...]
     """Sorts nodes by what a plan ranks by: speed, files, load, memory, id."""
+    all_bytes: int
+    """Bytes of all its measured pools: no shard can take more."""
 
     @property
     def node_id(self) -> str:
         """Id of the node."""
         return self.node.node_id
+
+
+@dataclass(frozen=True)
+class MemberIndex:
+    """Members of one backend, sorted once."""
+
+    by_rank: tuple[Member, ...]
+    """Best-ranked first."""
+    refused: dict[str, TagRefusal]
+    """Node id to why a node that has the backend is not among them."""
+
+    @cached_property
+    def by_memory(self) -> tuple[Member, ...]:
+        """Most memory first."""
+        return tuple(largest(self.by_rank))
+
+    @cached_property
+    def by_id(self) -> dict[str, Member]:
+        """Members by node id."""
+        return {member.node_id: member for member in self.by_rank}
+
+    @cached_property
+    def rank_of(self) -> dict[str, int]:
+        """Place in ``by_rank`` by node id."""
+        return {member.node_id: index for index, member in enumerate(self.by_rank)}
+
+    @cached_property
+    def memory_rank_of(self) -> dict[str, int]:
+        """Place in ``by_memory`` by node id."""
+        return {member.node_id: index for index, member in enumerate(self.by_memory)}
+
+    @cached_property
+    def brought(self) -> tuple[int, ...]:
+        """``brought[k]`` is the most bytes any ``k`` members bring."""
+        return (
+            0,
+            *accumulate(member.all_bytes for member in sorted(self.by_rank, key=lambda m: -m.all_bytes)),
+        )
 
 
 @dataclass(slots=True)
@@ -40,9 +82,12 @@ class Screening:
     serving: tuple[NodeFacts, ...]
     gated: dict[str, str]
     """Node id to the code of the filter that removed it."""
-    by_tag: dict[str, tuple[tuple[Member, ...], dict[str, TagRefusal]]] = field(
-        default_factory=dict[str, tuple[tuple[Member, ...], dict[str, TagRefusal]]]
+    by_tag: dict[str, MemberIndex] = field(default_factory=dict[str, MemberIndex])
+    linked: dict[tuple[str, bool, bool], MemberIndex] = field(
+        default_factory=dict[tuple[str, bool, bool], MemberIndex]
     )
+    """Members of a backend that have links of the kind a shape needs: by tag, RDMA, one-way."""
+    spanning: tuple[str, ...] | None = None
 
 
 def screen(work: Workspace, request: PlanRequest) -> Screening:
@@ -64,14 +109,15 @@ def screen(work: Workspace, request: PlanRequest) -> Screening:
 
 def spanning_tags(work: Workspace, request: PlanRequest) -> tuple[str, ...]:
     """Backends of serving nodes that can span machines, best first."""
-    tags = {tag for node in screen(work, request).serving for tag in work.tags(node, request.backend)}
-    spanning = [tag for tag in tags if backends.span_of(tag) is not Span.NONE]
-    return backends.eligible_tags(work.card, spanning, request.backend)
+    screening = screen(work, request)
+    if screening.spanning is None:
+        tags = {tag for node in screening.serving for tag in work.tags(node, request.backend)}
+        spanning = [tag for tag in tags if backends.span_of(tag) is not Span.NONE]
+        screening.spanning = backends.eligible_tags(work.card, spanning, request.backend)
+    return screening.spanning
 
 
-def members_for(
-    work: Workspace, request: PlanRequest, tag: str
-) -> tuple[tuple[Member, ...], dict[str, TagRefusal]]:
+def members_for(work: Workspace, request: PlanRequest, tag: str) -> MemberIndex:
     """Nodes with the backend and measured memory, and why others that have the backend are out."""
     screening = screen(work, request)
     found = screening.by_tag.get(tag)
@@ -86,7 +132,27 @@ def members_for(
                 members.append(outcome)
             else:
                 refused[node.node_id] = outcome
-        found = screening.by_tag[tag] = (tuple(members), refused)
+        members.sort(key=lambda member: member.rank_key)
+        found = screening.by_tag[tag] = MemberIndex(tuple(members), refused)
+    return found
+
+
+def linked_members(
+    work: Workspace, request: PlanRequest, tag: str, *, rdma: bool, one_way: bool
+) -> MemberIndex:
+    """Members of a backend with at least one link of the kind that is needed."""
+    screening = screen(work, request)
+    key = (tag, rdma, one_way)
+    found = screening.linked.get(key)
+    if found is None:
+        members = members_for(work, request, tag)
+        linked = work.links.rdma_mutual if rdma else work.links.mutual
+        kept = tuple(
+            member
+            for member in members.by_rank
+            if (work.links.observed_from(member.node_id) if one_way else member.node_id in linked)
+        )
+        found = screening.linked[key] = MemberIndex(kept, members.refused)
     return found
 
 
@@ -111,7 +177,7 @@ def _measure(work: Workspace, node: NodeFacts, tag: str) -> Member | TagRefusal:
         -usable,
         node.node_id,
     )
-    return Member(node, pools, offered.host, usable, rank_key)
+    return Member(node, pools, offered.host, usable, rank_key, sum(pool.usable_bytes or 0 for pool in pools))
 
 
 def largest(members: Iterable[Member]) -> list[Member]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wharfinger.catalog.card import ModelCard
-from wharfinger.placement.build import build_plan
-from wharfinger.placement.refusals import explain, node_refusals
-from wharfinger.placement.search import search
+from wharfinger.placement.planning import plan_in
 from wharfinger.placement.suggestions import suggest
 from wharfinger.placement.types import FleetSnapshot, PlanRequest, PlanResult
 from wharfinger.placement.workspace import Workspace
@@ -35,12 +33,3 @@ def plan(
     if result.refusal is None:
         return result
     return suggest(snapshot, card, request, catalog, result)
-
-
-def plan_in(work: Workspace, request: PlanRequest) -> PlanResult:
-    """Plan in a workspace, without suggestions. Previews share one workspace over several requests."""
-    found = search(work, request)
-    if found.ranked:
-        plans = tuple(build_plan(work, candidate, ranked) for candidate, ranked in found.ranked)
-        return PlanResult(plans, None, node_refusals(work, request, found))
-    return explain(work, request, found)

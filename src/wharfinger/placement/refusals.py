@@ -21,12 +21,11 @@ _PHRASES: Final = {
     codes.CONTEXT_TOO_LARGE: "{n} with engines that serve a smaller window",
     codes.DEVICE_MISSING: "{n} without a device for the engine",
     codes.NO_FREE_PORT: "{n} without a free port",
-    codes.ENGINE_MISSING: "{n} lack an engine for it",
+    codes.ENGINE_MISSING: "{n} lack{s} an engine for it",
     codes.ROLE_NOT_SERVING: "{n} not serving models",
     codes.NODE_UNREACHABLE: "{n} unreachable",
     codes.NODE_EXCLUDED: "{n} excluded",
     codes.LINKS_UNKNOWN: "{n} without observed links",
-    codes.NODE_NOT_CHOSEN: "{n} passed over",
 }
 """In the order the summary names them, and in which one becomes the code of the whole refusal."""
 _SET_MESSAGES: Final = {
@@ -34,11 +33,13 @@ _SET_MESSAGES: Final = {
     codes.NO_COMMON_ENGINE: "no {width} nodes share a backend that can span machines",
     codes.LINK_MISSING: "no {width} nodes are linked as the engine needs",
     codes.LINKS_UNKNOWN: "links between the nodes have not been observed yet",
-    codes.NO_ROUTABLE_ADDRESS: "donors are reachable only over link-local or loopback addresses; a routable one is needed",
+    codes.NO_ROUTABLE_ADDRESS: "donors have only link-local or loopback addresses; a routable one is needed",
     codes.RDMA_MISSING: "no {width} nodes have RDMA links between every two of them",
     codes.META_NOT_APPLICABLE: "instance meta {meta} does not go with its engines ({backends})",
     codes.TENSOR_UNSUPPORTED: "the card does not support tensor sharding",
-    codes.TENSOR_INDIVISIBLE: "hidden size {hidden}, {heads} heads and {kv_heads} KV heads do not divide by any usable width",
+    codes.TENSOR_INDIVISIBLE: (
+        "hidden size {hidden}, {heads} heads and {kv_heads} KV heads do not divide by any usable width"
+    ),
     codes.TENSOR_OVER_RPC: "llama.cpp RPC is pipeline only",
     codes.TOO_FEW_LAYERS: "{layers} layers are fewer than the ranks",
     codes.CONTEXT_TOO_LARGE: "its engines serve a smaller window than {context} tokens",
@@ -58,7 +59,7 @@ def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[
         if gated is not None:
             refusals.append(gate_refusal(work, node, gated, request))
         elif refused is not None:
-            refusals.append(node_refusal(node, refused, request))
+            refusals.append(node_refusal(node, refused))
         else:
             refusals.append(
                 NodeRefusal(node.node_id, node.name, codes.NODE_NOT_CHOSEN, f"{node.name} was not needed")
@@ -69,7 +70,7 @@ def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[
 def explain(work: Workspace, request: PlanRequest, found: Found) -> PlanResult:
     """The refusal of a search that found nothing."""
     _fold_set_shortage(request, found)
-    nodes = node_refusals(work, request, found)
+    nodes = tuple(node for node in node_refusals(work, request, found) if node.code != codes.NODE_NOT_CHOSEN)
     code = _code(request, found, nodes)
     message = _message(work, request, found, code, nodes)
     return PlanResult((), Refusal(code, codes.category(code), message, nodes), nodes)
@@ -103,8 +104,8 @@ def _code(request: PlanRequest, found: Found, nodes: Sequence[NodeRefusal]) -> s
     if request.min_nodes > 1 or len(request.required_node_ids) > 1:
         return set_refusal.code if set_refusal is not None else codes.NO_COMMON_ENGINE
     if request.required_node_ids:
-        required = next(refusal for refusal in nodes if refusal.node_id in request.required_node_ids)
-        return required.code if required.code != codes.NODE_NOT_CHOSEN else codes.REQUIRED_NODE_UNFIT
+        required = [refusal.code for refusal in nodes if refusal.node_id in request.required_node_ids]
+        return required[0] if required else codes.REQUIRED_NODE_UNFIT
     return next((code for code in _PHRASES if code in by_code), codes.NO_COMMON_ENGINE)
 
 
@@ -127,7 +128,7 @@ def _message(
     total = len(work.nodes)
     summary = ", ".join(_groups(nodes))
     set_refusal = found.set_refusal
-    why = _set_message(work, request, set_refusal.code) if set_refusal is not None else ""
+    why = set_message(work, request, set_refusal.code) if set_refusal is not None else ""
     if request.min_nodes > 1 or len(request.required_node_ids) > 1:
         width = max(request.min_nodes, len(request.required_node_ids))
         return f"no {width} of {total} nodes can run this together: {'; '.join(filter(None, (why, summary)))}"
@@ -145,7 +146,9 @@ def _groups(nodes: Sequence[NodeRefusal]) -> list[str]:
         group = by_code.get(code)
         if group is None:
             continue
-        phrase = _PHRASES.get(code, f"{{n}} refused ({code})").format(n=_count(code, len(group)))
+        phrase = _PHRASES.get(code, f"{{n}} refused ({code})").format(
+            n=_count(code, len(group)), s="s" if len(group) == 1 else ""
+        )
         short = [
             (refusal.short_by_bytes, refusal.node_name)
             for refusal in group
@@ -172,7 +175,8 @@ def _count(code: str, number: int) -> str:
     return str(number)
 
 
-def _set_message(work: Workspace, request: PlanRequest, code: str) -> str:
+def set_message(work: Workspace, request: PlanRequest, code: str) -> str:
+    """Why no set of nodes works, in words."""
     card = work.card
     return _SET_MESSAGES.get(code, codes.MEANINGS.get(code, code)).format(
         backends=", ".join(backends.accepted_backends(card)),

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from wharfinger.placement import backends, codes
+from wharfinger.placement.backends import Span
 from wharfinger.placement.fit import Fit
-from wharfinger.placement.members import members_for, screen, spanning_tags
+from wharfinger.placement.grow import candidate_sets, few_sets
+from wharfinger.placement.members import (
+    Member,
+    MemberIndex,
+    linked_members,
+    members_for,
+    screen,
+    spanning_tags,
+)
 from wharfinger.placement.ranking import Candidate, Score, score
-from wharfinger.placement.sets import SetRefusal, candidate_sets, fit_set, shape_for
+from wharfinger.placement.sets import SetRefusal, fit_set
+from wharfinger.placement.shapes import Shape, shape_for
 from wharfinger.placement.single import TagRefusal, fit_node
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
-from wharfinger.placement.window import card_limit, goal_for
+from wharfinger.placement.window import card_limit
 from wharfinger.placement.workspace import Workspace
 
 WIDEST: Final = 32
@@ -147,7 +158,7 @@ def _has_single(found: Found) -> bool:
 
 def _narrowest(work: Workspace, request: PlanRequest, tag: str, found: Found) -> Candidate | None:
     """The best-ranked set of the smallest width that works with the backend."""
-    goal = goal_for(work.card, tag, request)
+    goal = work.goal(tag, request)
     if goal.requested is not None and goal.limit is not None and goal.requested > goal.limit:
         _note(found, SetRefusal(codes.CONTEXT_TOO_LARGE))
         return None
@@ -155,39 +166,69 @@ def _narrowest(work: Workspace, request: PlanRequest, tag: str, found: Found) ->
     if isinstance(shape, str):
         _note(found, SetRefusal(shape))
         return None
-    members, refused = members_for(work, request, tag)
-    for node_id, refusal in refused.items():
+    members = members_for(work, request, tag)
+    for node_id, refusal in members.refused.items():
         found.refused.setdefault(node_id, refusal)
     narrowest = max(2, request.min_nodes, len(request.required_node_ids))
-    if len(members) < narrowest or not request.required_node_ids <= {member.node_id for member in members}:
+    if len(members.by_rank) < narrowest or not request.required_node_ids <= members.by_id.keys():
         _note(found, SetRefusal(codes.NO_COMMON_ENGINE))
         return None
-    widest = min(len(members), request.max_nodes or max(WIDEST, narrowest))
+    rdma = shape.meta is InstanceMeta.JACCL
+    linked = linked_members(work, request, tag, rdma=rdma, one_way=shape.span is Span.STAR)
+    if len(linked.by_rank) < narrowest or not request.required_node_ids <= linked.by_id.keys():
+        lonely = tuple(member for member in members.by_rank if member.node_id not in linked.by_id)
+        _note(found, SetRefusal(_lonely_code(work, lonely, rdma), lonely))
+        return None
+    widest = min(len(linked.by_rank), request.max_nodes or max(WIDEST, narrowest))
     for width in range(narrowest, widest + 1):
-        best: tuple[tuple[object, ...], Candidate] | None = None
-        for chosen in candidate_sets(work, shape, members, width, request.required_node_ids):
-            outcome = fit_set(work, shape, chosen)
-            if isinstance(outcome, SetRefusal):
-                _note(found, outcome)
-                continue
-            key = score(work, outcome).key
-            if best is None or key < best[0]:
-                best = (key, outcome)
-        if best is not None:
-            return best[1]
-    if found.set_refusal is None:
-        _note(found, SetRefusal(codes.LINK_MISSING))
+        candidate = _best_of_width(work, request, shape, linked, width, found)
+        if candidate is not None:
+            return candidate
     return None
+
+
+def _lonely_code(work: Workspace, lonely: Sequence[Member], rdma: bool) -> str:
+    if any(not work.links.observed_from(member.node_id) for member in lonely):
+        return codes.LINKS_UNKNOWN
+    return codes.RDMA_MISSING if rdma else codes.LINK_MISSING
+
+
+def _best_of_width(
+    work: Workspace, request: PlanRequest, shape: Shape, members: MemberIndex, width: int, found: Found
+) -> Candidate | None:
+    """The best-ranked set of one width."""
+    whole = few_sets(members, width)
+    if (
+        not whole
+        and work.weight_bytes(0, work.card.n_layers) > members.brought[width]
+        and width < len(members.by_rank)
+    ):
+        return None  # the weights alone are more than any such set holds
+    best: tuple[tuple[object, ...], Candidate] | None = None
+    tried = False
+    for chosen in candidate_sets(work, shape, members, width, request.required_node_ids):
+        tried = True
+        outcome = fit_set(work, shape, chosen)
+        if isinstance(outcome, SetRefusal):
+            _note(found, outcome)
+            continue
+        if not whole:
+            return outcome  # sets come best-ranked first
+        key = score(work, outcome).key
+        if best is None or key < best[0]:
+            best = (key, outcome)
+    if not tried:
+        _note(
+            found, SetRefusal(codes.RDMA_MISSING if shape.meta is InstanceMeta.JACCL else codes.LINK_MISSING)
+        )
+    return best[1] if best is not None else None
 
 
 def _note(found: Found, refusal: SetRefusal) -> None:
     """Keep the refusal that came furthest; of memory shortages the smallest."""
     old = found.set_refusal
-    if old is None or _PROGRESS.index(refusal.code) > _PROGRESS.index(old.code):
-        found.set_refusal = refusal
-    elif (
-        refusal.shortage is not None
-        and old.shortage is not None
-        and refusal.shortage.short_by < old.shortage.short_by
-    ):
+    nearer = old is None or _PROGRESS.index(refusal.code) > _PROGRESS.index(old.code)
+    if old is not None and refusal.shortage is not None and old.shortage is not None:
+        nearer = refusal.shortage.short_by < old.shortage.short_by
+    if nearer:
         found.set_refusal = refusal

@@ -13,7 +13,7 @@ from wharfinger.placement.ports import PORT_RANGE
 from wharfinger.placement.split import tensor_divides
 from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, Sharding
 from wharfinger.placement.units import gib
-from wharfinger.placement.window import PLANNING_CONTEXT_TOKENS, WindowGoal, goal_for
+from wharfinger.placement.window import PLANNING_CONTEXT_TOKENS, WindowGoal
 from wharfinger.placement.workspace import NodePools, Workspace
 
 GIB = 1024**3
@@ -55,7 +55,7 @@ def fit_node(work: Workspace, node: NodeFacts, request: PlanRequest) -> Fit | Ta
     """
     worst: TagRefusal | None = None
     for tag in work.tags(node, request.backend):
-        outcome = fit_tag(work, node, tag, request)
+        outcome = fit_tag(work, node, tag, work.goal(tag, request))
         if isinstance(outcome, Fit):
             return outcome
         if worst is None or _nearness(outcome) < _nearness(worst):
@@ -63,9 +63,8 @@ def fit_node(work: Workspace, node: NodeFacts, request: PlanRequest) -> Fit | Ta
     return worst or TagRefusal(codes.ENGINE_MISSING, "")
 
 
-def fit_tag(work: Workspace, node: NodeFacts, tag: str, request: PlanRequest) -> Fit | TagRefusal:
+def fit_tag(work: Workspace, node: NodeFacts, tag: str, goal: WindowGoal) -> Fit | TagRefusal:
     """Whether the node holds the whole model with one backend."""
-    goal = goal_for(work.card, tag, request)
     if goal.requested is not None and goal.limit is not None and goal.requested > goal.limit:
         return TagRefusal(codes.CONTEXT_TOO_LARGE, tag, detail=f"{tag} serves at most {goal.limit} tokens")
     offered = work.pools(node, tag)
@@ -141,7 +140,7 @@ def _nearness(refusal: TagRefusal) -> tuple[int, int]:
     return (2, 0)
 
 
-def node_refusal(node: NodeFacts, refusal: TagRefusal, request: PlanRequest) -> NodeRefusal:
+def node_refusal(node: NodeFacts, refusal: TagRefusal) -> NodeRefusal:
     """The refusal of a node in words, with its arithmetic."""
     if refusal.shortage is not None:
         short = refusal.shortage

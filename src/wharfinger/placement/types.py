@@ -251,7 +251,7 @@ class Plan:
     hosts_by_node: Mapping[str, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    """Ring: node to one ``(ip, port)`` per rank. RPC: the driver to one ``(ip, port)`` per donor, in rank order."""
+    """Ring: node to one ``(ip, port)`` per rank. RPC: each donor to the one ``(ip, port)`` its driver uses."""
     port: int | None = None
     coordinators: Mapping[str, tuple[str, int]] = field(default_factory=lambda: MappingProxyType({}))
     """MlxJaccl: node to the ``(ip, port)`` by which it reaches the coordinator, which is rank 0."""

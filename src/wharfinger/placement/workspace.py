@@ -19,9 +19,11 @@ from wharfinger.placement.types import (
     FleetSnapshot,
     MemoryPart,
     NodeFacts,
+    PlanRequest,
     ReservationFacts,
     ServingSettings,
 )
+from wharfinger.placement.window import WindowGoal, goal_for
 
 if TYPE_CHECKING:
     from wharfinger.placement.fit import Fit, Shortage
@@ -92,6 +94,7 @@ class Workspace:
         """Filters before memory, run once per set of exclusions and backend."""
         self.probed_windows: dict[object, list[int]] = {}
         """Windows already sized, by shape: see :func:`wharfinger.placement.window.largest_window`."""
+        self._goals: dict[tuple[str, int | None, int], WindowGoal] = {}
         self._kv: dict[str, int | None] = {}
         self.node_fits: dict[object, Fit | Shortage] = {}
         """Outcomes for one node by backend, window goal and pools, so that equal nodes are sized once."""
@@ -178,6 +181,14 @@ class Workspace:
             return NodePools(measured, HostMemory(None, True, cap_left), missing)
         host = memory.host_pool(node, reservations)
         return NodePools(measured, HostMemory(host.usable_bytes, False, cap_left), missing, host.missing)
+
+    def goal(self, tag: str, request: PlanRequest) -> WindowGoal:
+        """The windows to try for a backend under a request."""
+        key = (tag, request.context_tokens, request.default_context_tokens)
+        found = self._goals.get(key)
+        if found is None:
+            found = self._goals[key] = goal_for(self.card, tag, request)
+        return found
 
     def sized(self, tag: str, start: int, end: int, width: int, first: bool, context_tokens: int) -> Sized:
         """Footprint of layers ``start`` to ``end`` (exclusive) cut ``width`` ways, at a window."""

@@ -1,0 +1,302 @@
+"""Exact placement: the caller says which node holds which layers; we check that it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from wharfinger.catalog.card import ModelCard
+from wharfinger.placement import backends, codes
+from wharfinger.placement.backends import DeviceUse, Span
+from wharfinger.placement.build import build_plan
+from wharfinger.placement.fit import Arrangement, Fit, Ranges, Shortage, Stage, fit_ranges
+from wharfinger.placement.members import Member, members_for
+from wharfinger.placement.orders import order_problem
+from wharfinger.placement.ranking import Candidate, score
+from wharfinger.placement.refusals import set_message
+from wharfinger.placement.sets import SetRefusal, fit_order
+from wharfinger.placement.shapes import Shape, shape_for
+from wharfinger.placement.single import (
+    TagRefusal,
+    fit_tag,
+    gate,
+    gate_refusal,
+    node_refusal,
+    node_stages,
+)
+from wharfinger.placement.split import boundaries, largest_remainder
+from wharfinger.placement.types import (
+    FleetSnapshot,
+    InstanceMeta,
+    NodeFacts,
+    NodeRefusal,
+    PlanRequest,
+    PlanResult,
+    Refusal,
+    Sharding,
+)
+from wharfinger.placement.window import WindowGoal, goal_for
+from wharfinger.placement.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class ExactShard:
+    """What one node is to hold, in rank order. llama.cpp RPC donors hold ``0..0``, their driver everything."""
+
+    node_id: str
+    start_layer: int
+    end_layer: int
+    backend: str | None = None
+    """``None`` lets the node's most preferred common backend be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPlacement:
+    """A placement given by a client."""
+
+    shards: tuple[ExactShard, ...]
+    sharding: Sharding = Sharding.PIPELINE
+    meta: InstanceMeta = InstanceMeta.RING
+    card_digest: str | None = None
+    """Identity of the card the client planned with; ``None`` skips the comparison."""
+    context_tokens: int | None = None
+    """An upper cap on the window; ``None`` leaves it to the planner."""
+
+
+class _Refused(Exception):
+    """Ends the check; never leaves this module."""
+
+    def __init__(self, code: str, message: str, nodes: tuple[NodeRefusal, ...] = ()) -> None:
+        super().__init__(message)
+        self.refusal = Refusal(code, codes.category(code), message, nodes)
+
+
+def check_exact(
+    snapshot: FleetSnapshot, card: ModelCard, placement: ExactPlacement, request: PlanRequest
+) -> PlanResult:
+    """Whether the placement can be launched as given, with the memory and window it would get.
+
+    Uses the planner's own parts: the same filters, footprints and window rules, existing reservations counted.
+
+    Args:
+        request: supplies serving settings, the default window and exclusions; its shape fields are not read.
+
+    Returns:
+        Exactly one plan, or a refusal with the code of the first check that failed.
+    """
+    request = replace(request, required_node_ids=frozenset(), context_tokens=None, backend=None)
+    work = Workspace(snapshot, card, request.settings)
+    try:
+        candidate = _check(work, placement, request)
+    except _Refused as refused:
+        return PlanResult((), refused.refusal, refused.refusal.nodes)
+    return PlanResult((build_plan(work, candidate, score(work, candidate)),))
+
+
+def _check(work: Workspace, placement: ExactPlacement, request: PlanRequest) -> Candidate:
+    card = work.card
+    if placement.card_digest is not None and placement.card_digest != card.digest:
+        raise _Refused(
+            codes.IDENTITY_MISMATCH,
+            f"the placement's card {placement.card_digest[:12]}… is not the catalog's {card.digest[:12]}… "
+            f"of {card.model_id}; plan again with the catalog's card",
+        )
+    if placement.context_tokens is not None and placement.context_tokens <= 0:
+        raise _Refused(
+            codes.CONTEXT_NOT_POSITIVE, f"context_tokens is {placement.context_tokens}; it must be positive"
+        )
+    nodes = _nodes(work, placement)
+    _check_layers(card, placement)
+    _gate(work, nodes, request)
+    tag = _tag(work, nodes, placement)
+    goal = _goal(card, tag, placement, request)
+    if len(nodes) == 1:
+        outcome = fit_tag(work, nodes[0], tag, goal)
+        if isinstance(outcome, TagRefusal):
+            refusal = node_refusal(nodes[0], outcome)
+            raise _Refused(refusal.code, refusal.message, (refusal,))
+        return Candidate((nodes[0],), outcome, Sharding.PIPELINE, InstanceMeta.RING)
+    return _check_set(work, nodes, tag, goal, placement, request)
+
+
+def _nodes(work: Workspace, placement: ExactPlacement) -> tuple[NodeFacts, ...]:
+    ids = [shard.node_id for shard in placement.shards]
+    if not ids:
+        raise _Refused(codes.LAYERS_NOT_COVERED, "the placement has no shards")
+    for node_id in ids:
+        if node_id not in work.node_by_id:
+            raise _Refused(codes.NODE_UNKNOWN, f"node {node_id} is not in the fleet")
+        if ids.count(node_id) > 1:
+            raise _Refused(
+                codes.NODE_REPEATED, f"node {node_id} holds {ids.count(node_id)} shards; one is allowed"
+            )
+    return tuple(work.node_by_id[node_id] for node_id in ids)
+
+
+def _check_layers(card: ModelCard, placement: ExactPlacement) -> None:
+    n_layers, shards = card.n_layers, placement.shards
+    whole = (0, n_layers)
+    ranges = [(shard.start_layer, shard.end_layer) for shard in shards]
+    shown = ", ".join(f"{start}..{end}" for start, end in ranges)
+    if placement.sharding is Sharding.TENSOR:
+        if len(shards) > 1 and not card.supports_tensor:
+            raise _Refused(codes.TENSOR_UNSUPPORTED, f"{card.model_id} does not support tensor sharding")
+        if any(each != whole for each in ranges):
+            raise _Refused(
+                codes.SHARDING_MISMATCH, f"tensor ranks must each hold 0..{n_layers}; the shards hold {shown}"
+            )
+        return
+    if placement.meta is InstanceMeta.RPC and len(shards) > 1:
+        if ranges[0] != whole or any(each != (0, 0) for each in ranges[1:]):
+            raise _Refused(
+                codes.SHARDING_MISMATCH,
+                f"an RPC driver must hold 0..{n_layers} and its donors 0..0; the shards hold {shown}",
+            )
+        return
+    expected = 0
+    for start, end in ranges:
+        if start != expected or end <= start:
+            break
+        expected = end
+    if expected != n_layers:
+        raise _Refused(
+            codes.LAYERS_NOT_COVERED,
+            f"layers 0..{n_layers} must be covered once and in order; the shards hold {shown}",
+        )
+    latest = card.placement.max_pipeline_split_layer
+    if latest is not None and ranges[-1][0] > latest:
+        raise _Refused(
+            codes.SHARDING_MISMATCH,
+            f"a pipeline rank may start at layer {latest} at the latest; the shards hold {shown}",
+        )
+
+
+def _gate(work: Workspace, nodes: Sequence[NodeFacts], request: PlanRequest) -> None:
+    for node in nodes:
+        code = gate(work, node, request)
+        if code is not None:
+            refusal = gate_refusal(work, node, code, request)
+            raise _Refused(code, refusal.message, (refusal,))
+
+
+def _tag(work: Workspace, nodes: Sequence[NodeFacts], placement: ExactPlacement) -> str:
+    """The one backend all shards use: as given, or the best that every node has."""
+    eligible = [work.tags(node, None) for node in nodes]
+    named = {shard.backend for shard in placement.shards if shard.backend is not None}
+    if len(named) > 1:
+        raise _Refused(
+            codes.NO_COMMON_ENGINE, f"the shards name {', '.join(sorted(named))}; one backend must serve all"
+        )
+    for wanted in named:
+        for node, tags in zip(nodes, eligible, strict=True):
+            if wanted not in tags:
+                has = ", ".join(tags) or "none"
+                raise _Refused(
+                    codes.ENGINE_MISSING, f"{node.name} cannot run this with {wanted}; it could with: {has}"
+                )
+        return wanted
+    common = [tag for tag in eligible[0] if all(tag in tags for tags in eligible)]
+    if len(nodes) > 1:
+        common = [tag for tag in common if backends.span_of(tag) is not Span.NONE]
+    if not common:
+        raise _Refused(
+            codes.NO_COMMON_ENGINE, "no backend that can run this placement is on all of its nodes"
+        )
+    return common[0]
+
+
+def _goal(card: ModelCard, tag: str, placement: ExactPlacement, request: PlanRequest) -> WindowGoal:
+    goal = goal_for(card, tag, request)
+    cap = placement.context_tokens
+    if cap is None:
+        return goal
+    return replace(goal, limit=cap if goal.limit is None else min(cap, goal.limit), default=cap)
+
+
+def _check_set(
+    work: Workspace,
+    nodes: Sequence[NodeFacts],
+    tag: str,
+    goal: WindowGoal,
+    placement: ExactPlacement,
+    request: PlanRequest,
+) -> Candidate:
+    asked = replace(request, sharding=placement.sharding, meta=placement.meta, min_nodes=len(nodes))
+    shape = shape_for(tag, asked, goal)
+    if isinstance(shape, str):
+        raise _Refused(shape, set_message(work, asked, shape))
+    if shape.meta is not placement.meta:
+        raise _Refused(
+            codes.META_NOT_APPLICABLE, f"{tag} over several nodes is {shape.meta}, not {placement.meta}"
+        )
+    index = members_for(work, request, tag)
+    for node in nodes:
+        refused = index.refused.get(node.node_id)
+        if refused is not None:
+            refusal = node_refusal(node, refused)
+            raise _Refused(refusal.code, refusal.message, (refusal,))
+    members = tuple(index.by_id[node.node_id] for node in nodes)
+    problem = order_problem(work, shape, members)
+    if problem is not None:
+        raise _Refused(problem, set_message(work, asked, problem))
+    if shape.meta is InstanceMeta.RPC or shape.sharding is Sharding.TENSOR:
+        outcome = fit_order(work, shape, members)
+        if isinstance(outcome, SetRefusal):
+            if outcome.shortage is None:
+                raise _Refused(outcome.code, set_message(work, asked, outcome.code))
+            raise _short(nodes, tag, outcome.shortage)
+        return outcome
+    fitted = _fit_given(
+        work, shape, members, [(shard.start_layer, shard.end_layer) for shard in placement.shards]
+    )
+    if isinstance(fitted, Shortage):
+        raise _short(nodes, tag, fitted)
+    return Candidate(tuple(nodes), fitted, shape.sharding, shape.meta)
+
+
+def _short(nodes: Sequence[NodeFacts], tag: str, shortage: Shortage) -> _Refused:
+    refusals = tuple(
+        node_refusal(node, TagRefusal(codes.MEMORY_SHORT, tag, shortage=short))
+        for node, short in zip(nodes, shortage.members, strict=True)
+        if short is not None
+    )
+    return _Refused(codes.MEMORY_SHORT, "; ".join(refusal.message for refusal in refusals), refusals)
+
+
+def _fit_given(
+    work: Workspace, shape: Shape, members: Sequence[Member], ranges: Sequence[tuple[int, int]]
+) -> Fit | Shortage:
+    """Fit a pipeline with the layers of each node given; within a node, the fewest devices that hold its part."""
+    stages: list[Stage] = []
+    cut: list[tuple[int, int]] = []
+    for index, (member, own) in enumerate(zip(members, ranges, strict=True)):
+        member_stages, member_ranges = _devices(work, shape, member, index, own, len(members))
+        stages.extend(member_stages)
+        cut.extend(member_ranges)
+    hosts = tuple(member.host for member in members)
+    arrangement = Arrangement(shape.tag, Sharding.PIPELINE, tuple(stages), hosts)
+    return fit_ranges(work, arrangement, tuple(cut), shape.goal)
+
+
+def _devices(
+    work: Workspace, shape: Shape, member: Member, index: int, own: tuple[int, int], width: int
+) -> tuple[tuple[Stage, ...], Ranges]:
+    """The fewest devices of one member that hold its layers, or the way that uses most of them."""
+    start, end = own
+    layered = backends.device_use(shape.tag) is DeviceUse.LAYERS
+    last: tuple[tuple[Stage, ...], Ranges] | None = None
+    for stages in node_stages(work, shape.tag, member.pools, index):
+        if len(stages) > end - start:
+            break
+        counts = largest_remainder(end - start, [max(1, stage.usable) for stage in stages])
+        cut = tuple((start + a, start + b) for a, b in boundaries(counts)) if layered else (own,)
+        last = (stages, cut)
+        held = all(
+            work.sized(shape.tag, a, b, len(stage.pools), a == 0, shape.goal.floor).device_bytes
+            <= stage.usable
+            for stage, (a, b) in zip(stages, cut, strict=True)
+        )
+        if held:
+            return last
+    assert last is not None, "one device is always a way"
+    return last

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import xllamacpp
 
 from support.tiny_gguf import write_tiny_gguf
 from wharfinger.engines import llama_cpp

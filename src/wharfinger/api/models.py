@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from wharfinger.api.dependencies import Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
-from wharfinger.catalog.gguf import GgufError
-from wharfinger.catalog.library import CatalogConflict, CatalogEntry
+from wharfinger.catalog.errors import CatalogConflict, CatalogError
+from wharfinger.catalog.library import CatalogEntry
 
 router = APIRouter(tags=["Models"])
 
@@ -52,16 +52,13 @@ async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[st
     if not path.is_absolute():
         raise ApiError(400, "path_not_absolute", f"path {body.path!r} must be absolute", param="path")
     try:
-        await control.catalog.add_file(path, body.model_id)
-    except GgufError as error:
-        raise ApiError(400, "invalid_model_file", str(error), param="path") from error
+        card = await control.catalog.add_file(path, body.model_id)
     except CatalogConflict as error:
         raise ApiError(409, "model_exists", str(error), param="model_id") from error
-    except (OSError, ValueError) as error:
-        raise ApiError(400, "invalid_model_file", str(error), param="path") from error
+    except CatalogError as error:
+        raise ApiError(400, error.code, str(error), param="path") from error
     await control.fleet.measure()
-    entries = [entry for entry in await control.catalog.list() if entry.artifact_path == str(path)]
-    return _entry(entries[-1])
+    return _entry(await control.catalog.get(card.model_id))
 
 
 def _entry(entry: CatalogEntry) -> dict[str, Any]:

@@ -23,12 +23,12 @@ from wharfinger.workflows.control import InstanceView
 from wharfinger.workflows.instances import InstanceFailure
 
 PREVIEW_INSTANCE_ID = "preview"
-_TAGS = {
+INSTANCE_TAGS = {
     InstanceMeta.RING: "MlxRingInstance",
     InstanceMeta.JACCL: "MlxJacclInstance",
     InstanceMeta.RPC: "LlamaRpcInstance",
 }
-_SHARD_TAGS = {Sharding.PIPELINE: "PipelineShardMetadata", Sharding.TENSOR: "TensorShardMetadata"}
+SHARD_TAGS = {Sharding.PIPELINE: "PipelineShardMetadata", Sharding.TENSOR: "TensorShardMetadata"}
 MIN_CONTEXT_TOKENS = 256
 MAX_CONTEXT_TOKENS = 1_048_576
 
@@ -48,7 +48,7 @@ def instance_wire(
         "shardAssignments": {
             "modelId": card.model_id,
             "runnerToShard": {
-                runner_ids[rank.rank]: {_SHARD_TAGS[plan.sharding]: _shard(rank, plan, card, card_wire)}
+                runner_ids[rank.rank]: {SHARD_TAGS[plan.sharding]: _shard(rank, plan, card, card_wire)}
                 for rank in plan.ranks
             },
             "nodeToRunner": {rank.node_id: runner_ids[rank.rank] for rank in plan.ranks},
@@ -69,7 +69,7 @@ def instance_wire(
     else:
         body["hostsByNode"] = _hosts(plan)
         body["ephemeralPort"] = plan.port
-    return {_TAGS[plan.meta]: body}
+    return {INSTANCE_TAGS[plan.meta]: body}
 
 
 def _hosts(plan: Plan) -> dict[str, list[dict[str, Any]]]:

@@ -22,7 +22,7 @@ def settings_from(**options: object) -> Settings:
     Raises:
         CliError: naming the setting, the value and what is accepted.
     """
-    given = {name: value for name, value in options.items() if value not in (None, False)}
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
     try:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.model_shapes import SHAPES
 
+from support.model_shapes import SHAPES
 from wharfinger.placement.memory import ShardShape, footprint, kv_bytes_per_token, kv_cache_bytes
 from wharfinger.placement.types import ServingSettings
 
@@ -118,9 +118,7 @@ def test_cross_attention_has_a_fixed_size() -> None:
         SHAPES["llama-3.2-11b-vision"], "llama_cpp-cpu", _whole("llama-3.2-11b-vision"), 8192, settings
     )
     assert vision == 4096 * (32 * 8192 + 8 * 6404)
-    whisper, _ = kv_cache_bytes(
-        SHAPES["whisper-large-v3"], "mlx", _whole("whisper-large-v3"), 448, settings
-    )
+    whisper, _ = kv_cache_bytes(SHAPES["whisper-large-v3"], "mlx", _whole("whisper-large-v3"), 448, settings)
     assert whisper == 32 * 5120 * (512 + 1536)  # both rounded up to MLX's step of 256
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.model_shapes import SHAPES, delta_net, full, latent, sliding
 
+from support.model_shapes import SHAPES, delta_net, full, latent, sliding
 from wharfinger.catalog.card import LayerGeometry
 from wharfinger.placement.memory import ShardShape, kv_cache_bytes, largest_context
 from wharfinger.placement.memory.profile import profile_of

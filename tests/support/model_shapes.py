@@ -44,6 +44,11 @@ def mamba2(inner: int, groups: int, state_size: int, kernel: int = 4) -> LayerGe
     return state((kernel - 1) * (inner + 2 * groups * state_size), state_size * inner)
 
 
+def revised(card: ModelCard, **changes: object) -> ModelCard:
+    """A card with some fields changed, built anew so that its digest is its own."""
+    return ModelCard.model_validate({name: getattr(card, name) for name in ModelCard.model_fields} | changes)
+
+
 NONE = LayerGeometry(kind=LayerKind.NONE)
 
 
@@ -51,7 +56,9 @@ def _every(n_layers: int, period: int, rare: LayerGeometry, common: LayerGeometr
     return [rare if index % period == period - 1 else common for index in range(n_layers)]
 
 
-def _at(n_layers: int, places: Sequence[int], rare: LayerGeometry, common: LayerGeometry) -> list[LayerGeometry]:
+def _at(
+    n_layers: int, places: Sequence[int], rare: LayerGeometry, common: LayerGeometry
+) -> list[LayerGeometry]:
     return [rare if index in places else common for index in range(n_layers)]
 
 

@@ -12,8 +12,8 @@ import openai
 import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
-from support.upstream import Upstream
 
+from support.upstream import Upstream
 from wharfinger.routing.exchange import Limits, RequestRecord
 from wharfinger.routing.gateway import Gateway
 from wharfinger.routing.metrics import GatewayMetrics
@@ -56,15 +56,17 @@ class Served:
         return self.registry.get_sample_value(f"wharfinger_gateway_{name}", labels)
 
     async def quiet(self) -> None:
-        """Wait until no request is being carried any more."""
+        """Wait until no request is being carried any more (polled: the gateway lives in another thread)."""
         async with asyncio.timeout(2):
-            while self.gateway.in_flight or any(self.table.in_flight(t.target_id) for t in self.table.targets()):
+            while self.gateway.in_flight or any(  # noqa: ASYNC110
+                self.table.in_flight(t.target_id) for t in self.table.targets()
+            ):
                 await asyncio.sleep(0.01)
 
     async def recorded(self, count: int = 1) -> list[RequestRecord]:
         """The records, once there are ``count`` of them."""
         async with asyncio.timeout(2):
-            while len(self.records) < count:
+            while len(self.records) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return self.records
 
@@ -106,7 +108,9 @@ class _Serving:
         listening.listen()
         served = Served(table, gateway, registry, records, listening.getsockname()[1], uvicorn.Server(config))
         assert served.server is not None
-        served.thread = threading.Thread(target=served.server.run, kwargs={"sockets": [listening]}, daemon=True)
+        served.thread = threading.Thread(
+            target=served.server.run, kwargs={"sockets": [listening]}, daemon=True
+        )
         served.thread.start()
         self.started.append(served)
         return served

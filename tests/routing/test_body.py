@@ -14,10 +14,14 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 key = st.one_of(text, st.sampled_from(["model", '"model"', "mod\\u0065l", "x:model", "{", "}]"]))
 leaf = st.one_of(text, key, st.integers(-(10**30), 10**30), st.booleans(), st.none(), st.just(1.0e-7))
 tree = st.recursive(
-    leaf, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(key, inner, max_size=4)), max_leaves=12
+    leaf,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(key, inner, max_size=4)),
+    max_leaves=12,
 )
 space = st.text(" \t\r\n", max_size=3)
-quoted = st.one_of(text.filter(bool).map(json.dumps), text.filter(bool).map(lambda s: json.dumps(s, ensure_ascii=False)))
+quoted = st.one_of(
+    text.filter(bool).map(json.dumps), text.filter(bool).map(lambda s: json.dumps(s, ensure_ascii=False))
+)
 model_key = st.sampled_from(['"model"', '"mod\\u0065l"', '"\\u006dodel"'])
 
 
@@ -80,7 +84,12 @@ def test_a_model_that_stands_twice_is_refused() -> None:
         (b'{"model":"m","stream":1}', "stream", "invalid_type", "not a number"),
         (b'{"model":"m","max_tokens":"9"}', "max_tokens", "invalid_type", "not a string"),
         (b'{"model":"m","max_tokens":true}', "max_tokens", "invalid_type", "not a boolean"),
-        (b'{"model":"m","max_completion_tokens":1.5}', "max_completion_tokens", "invalid_type", "not a number"),
+        (
+            b'{"model":"m","max_completion_tokens":1.5}',
+            "max_completion_tokens",
+            "invalid_type",
+            "not a number",
+        ),
     ],
 )
 def test_a_bad_body_is_refused_by_name(body: bytes, param: str | None, code: str, message: str) -> None:

@@ -37,7 +37,9 @@ def test_only_our_own_headers_reach_the_endpoint() -> None:
         "Authorization": "Bearer sk-target",
         "traceparent": TRACE.decode(),
     }
-    assert "Authorization" not in towards_upstream(Target("t", "m", "m", "http://h"), Identity("id-1", None, None))
+    assert "Authorization" not in towards_upstream(
+        Target("t", "m", "m", "http://h"), Identity("id-1", None, None)
+    )
 
 
 def test_what_belongs_to_the_hop_or_names_the_credential_stays_here() -> None:

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from wharfinger.routing import sse
 
 
-@given(st.lists(st.sampled_from([b"data: a\n\n", b"data: b\r\n\r\n", b": c\n\n", b"data: half", b"\n", b"x"])))
+@given(
+    st.lists(st.sampled_from([b"data: a\n\n", b"data: b\r\n\r\n", b": c\n\n", b"data: half", b"\n", b"x"]))
+)
 def test_nothing_is_lost_and_only_whole_events_pass(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     passed, held = sse.split_events(data)

@@ -10,7 +10,7 @@ from wharfinger.placement import backends, codes
 from wharfinger.placement.backends import DeviceUse, Span
 from wharfinger.placement.build import build_plan
 from wharfinger.placement.fit import Arrangement, Fit, Ranges, Shortage, Stage, fit_ranges
-from wharfinger.placement.members import Member, members_for
+from wharfinger.placement.members import Member, measure
 from wharfinger.placement.orders import order_problem
 from wharfinger.placement.ranking import Candidate, score
 from wharfinger.placement.refusals import set_message
@@ -229,13 +229,7 @@ def _check_set(
         raise _Refused(
             codes.META_NOT_APPLICABLE, f"{tag} over several nodes is {shape.meta}, not {placement.meta}"
         )
-    index = members_for(work, request, tag)
-    for node in nodes:
-        refused = index.refused.get(node.node_id)
-        if refused is not None:
-            refusal = node_refusal(node, refused)
-            raise _Refused(refusal.code, refusal.message, (refusal,))
-    members = tuple(index.by_id[node.node_id] for node in nodes)
+    members = tuple(_member(work, node, tag) for node in nodes)
     problem = order_problem(work, shape, members)
     if problem is not None:
         raise _Refused(problem, set_message(work, asked, problem))
@@ -252,6 +246,14 @@ def _check_set(
     if isinstance(fitted, Shortage):
         raise _short(nodes, tag, fitted)
     return Candidate(tuple(nodes), fitted, shape.sharding, shape.meta)
+
+
+def _member(work: Workspace, node: NodeFacts, tag: str) -> Member:
+    outcome = measure(work, node, tag)
+    if isinstance(outcome, TagRefusal):
+        refusal = node_refusal(node, outcome)
+        raise _Refused(refusal.code, refusal.message, (refusal,))
+    return outcome
 
 
 def _short(nodes: Sequence[NodeFacts], tag: str, shortage: Shortage) -> _Refused:

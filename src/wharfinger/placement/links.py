@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 from typing import Final
 
@@ -20,33 +20,40 @@ _EXACT_RING_NODES: Final = 7
 """Up to here every ring is compared; beyond, the nearest neighbour is taken. 6! / 2 = 360 rings."""
 
 
+@lru_cache(maxsize=65536)
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, or ``None`` when it is a name."""
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=65536)
+def _in_vpn(address: str) -> bool:
+    ip = _ip(address)
+    return ip is not None and any(ip in network for network in _VPN_NETWORKS if network.version == ip.version)
+
+
 def interface_class(link: LinkFacts) -> str:
     """The link's interface, except that an address of a VPN range is ``vpn`` whatever its label says."""
-    if link.address is not None:
-        try:
-            address = ipaddress.ip_address(link.address)
-        except ValueError:
-            return link.interface if link.interface in RING_ORDER else "unknown"
-        if any(address in network for network in _VPN_NETWORKS if network.version == address.version):
-            return "vpn"
+    if link.address is not None and _in_vpn(link.address):
+        return "vpn"
     return link.interface if link.interface in RING_ORDER else "unknown"
 
 
 def is_routable(link: LinkFacts) -> bool:
     """False for link-local and loopback addresses; a link without an address, or with a name, counts as routable."""
-    if link.address is None:
-        return True
-    try:
-        address = ipaddress.ip_address(link.address)
-    except ValueError:
-        return True
-    return not (address.is_link_local or address.is_loopback)
+    ip = None if link.address is None else _ip(link.address)
+    return ip is None or not (ip.is_link_local or ip.is_loopback)
 
 
 class LinkIndex:
     """Links by pair of nodes. A link without a reverse does not make a pair."""
 
     def __init__(self, links: Iterable[LinkFacts]) -> None:
+        self._best: dict[tuple[str, str, tuple[str, ...], bool], LinkFacts | None] = {}
+        self._costs: dict[tuple[str, str], tuple[int, float, float]] = {}
         self._by_pair: defaultdict[tuple[str, str], list[LinkFacts]] = defaultdict(list)
         for link in links:
             self._by_pair[link.source, link.sink].append(link)
@@ -93,35 +100,37 @@ class LinkIndex:
         return frozenset(node for pair in self._by_pair for node in pair)
 
     def best(
-        self, source: str, sink: str, order: Sequence[str] = RING_ORDER, *, routable: bool = False
+        self, source: str, sink: str, order: tuple[str, ...] = RING_ORDER, *, routable: bool = False
     ) -> LinkFacts | None:
         """Best link from source to sink: by interface class, then bandwidth, latency and address."""
-        links = [link for link in self._by_pair.get((source, sink), ()) if not routable or is_routable(link)]
-        if not links:
-            return None
-        return min(
-            links,
-            key=lambda link: (order.index(interface_class(link)), *_speed_key(link), link.address or "~"),
-        )
+        key = (source, sink, order, routable)
+        if key not in self._best:
+            links = self._by_pair.get((source, sink), ())
+            self._best[key] = min(
+                (link for link in links if not routable or is_routable(link)),
+                key=lambda link: (order.index(interface_class(link)), *_speed_key(link), link.address or "~"),
+                default=None,
+            )
+        return self._best[key]
 
     def rdma_interface(self, source: str, sink: str) -> str | None:
         """Name of the RDMA interface that leads from source to sink; ``None`` without one."""
         names = [link.rdma_interface for link in self._by_pair.get((source, sink), ()) if link.rdma]
         return min((name for name in names if name is not None), default=None)
 
-    def has_rdma(self, source: str, sink: str) -> bool:
-        """Whether an RDMA link from source to sink was observed."""
-        return any(link.rdma for link in self._by_pair.get((source, sink), ()))
-
     def cost(self, left: str, right: str) -> tuple[int, float, float]:
         """How bad the worse direction between two neighbours is; smaller is better."""
-        costs: list[tuple[int, float, float]] = []
-        for source, sink in ((left, right), (right, left)):
-            link = self.best(source, sink)
-            if link is None:
-                return (len(RING_ORDER), 0.0, 0.0)
-            costs.append((RING_ORDER.index(interface_class(link)), *_speed_key(link)))
-        return max(costs)
+        key = (left, right) if left < right else (right, left)
+        found = self._costs.get(key)
+        if found is None:
+            found = self._costs[key] = max(self._one_way_cost(*key), self._one_way_cost(*key[::-1]))
+        return found
+
+    def _one_way_cost(self, source: str, sink: str) -> tuple[int, float, float]:
+        link = self.best(source, sink)
+        if link is None:
+            return (len(RING_ORDER), 0.0, 0.0)
+        return (RING_ORDER.index(interface_class(link)), *_speed_key(link))
 
     def ring(self, node_ids: Sequence[str]) -> tuple[str, ...] | None:
         """Best closed ring over the nodes, from the smallest id on; ``None`` when they do not form one.

@@ -11,8 +11,9 @@ from wharfinger.placement import backends, codes
 from wharfinger.placement.backends import DeviceUse, Span
 from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.ranking import bandwidth_of
+from wharfinger.placement.shapes import Shape
 from wharfinger.placement.single import TagRefusal, gate, needs_host, offered_refusal
-from wharfinger.placement.types import NodeFacts, PlanRequest
+from wharfinger.placement.types import InstanceMeta, NodeFacts, PlanRequest
 from wharfinger.placement.workspace import HostMemory, Workspace
 
 
@@ -20,6 +21,7 @@ from wharfinger.placement.workspace import HostMemory, Workspace
 class Member:
     """One node as a possible part of a set under one backend."""
 
+    node_id: str
     node: NodeFacts
     pools: tuple[Pool, ...]
     """Measured pools, largest first."""
@@ -31,11 +33,6 @@ class Member:
     all_bytes: int
     """Bytes of all its measured pools: no shard can take more."""
 
-    @property
-    def node_id(self) -> str:
-        """Id of the node."""
-        return self.node.node_id
-
 
 @dataclass(frozen=True)
 class MemberIndex:
@@ -44,7 +41,9 @@ class MemberIndex:
     by_rank: tuple[Member, ...]
     """Best-ranked first."""
     refused: dict[str, TagRefusal]
-    """Node id to why a node that has the backend is not among them."""
+    """Node id to why a linked node that has the backend is not among them."""
+    lonely: tuple[NodeFacts, ...] = ()
+    """Nodes that have the backend but no link of the kind that is needed."""
 
     @cached_property
     def by_memory(self) -> tuple[Member, ...]:
@@ -82,11 +81,12 @@ class Screening:
     serving: tuple[NodeFacts, ...]
     gated: dict[str, str]
     """Node id to the code of the filter that removed it."""
-    by_tag: dict[str, MemberIndex] = field(default_factory=dict[str, MemberIndex])
-    linked: dict[tuple[str, bool, bool], MemberIndex] = field(
+    carriers: dict[str, tuple[NodeFacts, ...]] = field(default_factory=dict[str, tuple[NodeFacts, ...]])
+    """Nodes that have a backend, by tag."""
+    members: dict[tuple[str, bool, bool], MemberIndex] = field(
         default_factory=dict[tuple[str, bool, bool], MemberIndex]
     )
-    """Members of a backend that have links of the kind a shape needs: by tag, RDMA, one-way."""
+    """Possible members of sets: by tag, whether RDMA is needed, whether one driver suffices."""
     spanning: tuple[str, ...] | None = None
 
 
@@ -117,46 +117,44 @@ def spanning_tags(work: Workspace, request: PlanRequest) -> tuple[str, ...]:
     return screening.spanning
 
 
-def members_for(work: Workspace, request: PlanRequest, tag: str) -> MemberIndex:
-    """Nodes with the backend and measured memory, and why others that have the backend are out."""
+def carriers(work: Workspace, request: PlanRequest, tag: str) -> tuple[NodeFacts, ...]:
+    """Serving nodes that have the backend."""
     screening = screen(work, request)
-    found = screening.by_tag.get(tag)
+    found = screening.carriers.get(tag)
     if found is None:
+        found = screening.carriers[tag] = tuple(
+            node for node in screening.serving if tag in work.tags(node, request.backend)
+        )
+    return found
+
+
+def linked_members(work: Workspace, request: PlanRequest, shape: Shape) -> MemberIndex:
+    """Nodes with the backend, a link of the kind the shape needs and measured memory."""
+    screening = screen(work, request)
+    rdma, star = shape.meta is InstanceMeta.JACCL, shape.span is Span.STAR
+    key = (shape.tag, rdma, star)
+    found = screening.members.get(key)
+    if found is None:
+        linked = work.links.rdma_mutual if rdma else work.links.mutual
         members: list[Member] = []
         refused: dict[str, TagRefusal] = {}
-        for node in screening.serving:
-            if tag not in work.tags(node, request.backend):
+        lonely: list[NodeFacts] = []
+        for node in carriers(work, request, shape.tag):
+            if not (work.links.observed_from(node.node_id) if star else node.node_id in linked):
+                lonely.append(node)
                 continue
-            outcome = _measure(work, node, tag)
+            outcome = measure(work, node, shape.tag)
             if isinstance(outcome, Member):
                 members.append(outcome)
             else:
                 refused[node.node_id] = outcome
         members.sort(key=lambda member: member.rank_key)
-        found = screening.by_tag[tag] = MemberIndex(tuple(members), refused)
+        found = screening.members[key] = MemberIndex(tuple(members), refused, tuple(lonely))
     return found
 
 
-def linked_members(
-    work: Workspace, request: PlanRequest, tag: str, *, rdma: bool, one_way: bool
-) -> MemberIndex:
-    """Members of a backend with at least one link of the kind that is needed."""
-    screening = screen(work, request)
-    key = (tag, rdma, one_way)
-    found = screening.linked.get(key)
-    if found is None:
-        members = members_for(work, request, tag)
-        linked = work.links.rdma_mutual if rdma else work.links.mutual
-        kept = tuple(
-            member
-            for member in members.by_rank
-            if (work.links.observed_from(member.node_id) if one_way else member.node_id in linked)
-        )
-        found = screening.linked[key] = MemberIndex(kept, members.refused)
-    return found
-
-
-def _measure(work: Workspace, node: NodeFacts, tag: str) -> Member | TagRefusal:
+def measure(work: Workspace, node: NodeFacts, tag: str) -> Member | TagRefusal:
+    """What the node brings to a set, or the missing fact or filter that keeps it out."""
     offered = work.pools(node, tag)
     refusal = offered_refusal(work, node, tag, offered)
     if refusal is not None:
@@ -177,7 +175,15 @@ def _measure(work: Workspace, node: NodeFacts, tag: str) -> Member | TagRefusal:
         -usable,
         node.node_id,
     )
-    return Member(node, pools, offered.host, usable, rank_key, sum(pool.usable_bytes or 0 for pool in pools))
+    return Member(
+        node.node_id,
+        node,
+        pools,
+        offered.host,
+        usable,
+        rank_key,
+        sum(pool.usable_bytes or 0 for pool in pools),
+    )
 
 
 def largest(members: Iterable[Member]) -> list[Member]:

@@ -10,8 +10,5 @@ PORT_RANGE: Final = range(24000, 32000)
 
 def free_port(used: Iterable[Set[int]]) -> int | None:
     """The lowest port of :data:`PORT_RANGE` that none of the sets holds; ``None`` when all are taken."""
-    sets = [ports for ports in used if ports]
-    for port in PORT_RANGE:
-        if not any(port in ports for ports in sets):
-            return port
-    return None
+    taken = frozenset[int]().union(*used)
+    return next((port for port in PORT_RANGE if port not in taken), None)

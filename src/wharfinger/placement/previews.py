@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from wharfinger.catalog.card import ModelCard
+from wharfinger.placement import codes
 from wharfinger.placement.build import build_plan
 from wharfinger.placement.refusals import explain
 from wharfinger.placement.search import Found, search
@@ -31,6 +32,18 @@ SHAPES: Final = (
 """Shapes that may be asked for. A GGUF model over several nodes is minted as LlamaRpc whichever is asked."""
 WIDEST: Final = 8
 """Widths shown, from the narrowest asked for; a wider set still launches with ``min_nodes``."""
+_NO_WIDER: Final = frozenset(
+    {
+        codes.ENGINE_CANNOT_SPAN,
+        codes.LINKS_UNKNOWN,
+        codes.META_NOT_APPLICABLE,
+        codes.NO_COMMON_ENGINE,
+        codes.RDMA_MISSING,
+        codes.TENSOR_OVER_RPC,
+        codes.TENSOR_UNSUPPORTED,
+    }
+)
+"""What stops one width of a shape stops every wider one."""
 
 
 def previews(
@@ -94,7 +107,7 @@ def _add_wide(
         found = search(work, replace(request, min_nodes=width, max_nodes=width))
         first = first or found
         if not found.ranked:
-            if found.request_code is not None:
+            if found.request_code is not None or (found.set_refusal and found.set_refusal.code in _NO_WIDER):
                 break
             continue
         any_plan = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wharfinger.placement import backends
 from wharfinger.placement.fit import Fit
 from wharfinger.placement.hardware import known_accelerator
 from wharfinger.placement.memory.interface import Pool
@@ -67,7 +66,7 @@ def score(work: Workspace, candidate: Candidate) -> Score:
         for charge in charges:
             free += charge.usable_bytes - charge.needed_bytes
     return Score(
-        preference=len(preference) - backends.preference_index(card, candidate.tag),
+        preference=len(preference) - work.preference(candidate.tag),
         width=len(members),
         passes_per_s=passes_per_second(work, candidate),
         files=files / len(members),

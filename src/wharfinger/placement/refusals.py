@@ -82,15 +82,15 @@ def _fold_set_shortage(request: PlanRequest, found: Found) -> None:
     if refusal is None:
         return
     if refusal.code in (codes.LINKS_UNKNOWN, codes.LINK_MISSING) and request.min_nodes > 1:
-        for member in refusal.members:
-            missing = ("links",) if refusal.code == codes.LINKS_UNKNOWN else ()
-            found.refused.setdefault(member.node_id, TagRefusal(refusal.code, "", missing=missing))
+        missing = ("links",) if refusal.code == codes.LINKS_UNKNOWN else ()
+        for node_id in refusal.node_ids:
+            found.refused.setdefault(node_id, TagRefusal(refusal.code, "", missing=missing))
     if refusal.shortage is None:
         return
-    for member, shortage in zip(refusal.members, refusal.shortage.members, strict=True):
+    for node_id, shortage in zip(refusal.node_ids, refusal.shortage.members, strict=True):
         if shortage is not None:
             tag = refusal.shortage.arrangement.tag
-            found.refused.setdefault(member.node_id, TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage))
+            found.refused.setdefault(node_id, TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage))
 
 
 def _code(request: PlanRequest, found: Found, nodes: Sequence[NodeRefusal]) -> str:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from wharfinger.placement import backends, codes
-from wharfinger.placement.backends import Span
 from wharfinger.placement.fit import Fit
 from wharfinger.placement.grow import candidate_sets, few_sets
-from wharfinger.placement.members import (
-    Member,
-    MemberIndex,
-    linked_members,
-    members_for,
-    screen,
-    spanning_tags,
-)
+from wharfinger.placement.members import MemberIndex, carriers, linked_members, screen, spanning_tags
 from wharfinger.placement.ranking import Candidate, Score, score
-from wharfinger.placement.sets import SetRefusal, fit_set
+from wharfinger.placement.sets import SetRefusal, divides, fit_set
 from wharfinger.placement.shapes import Shape, shape_for
 from wharfinger.placement.single import TagRefusal, fit_node
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
@@ -132,18 +123,15 @@ def search_sets(work: Workspace, request: PlanRequest, found: Found) -> None:
     if request.sharding is Sharding.TENSOR and not work.card.supports_tensor:
         _note(found, SetRefusal(codes.TENSOR_UNSUPPORTED))
         return
-    if not any(
-        backends.engine_of(entry) in backends.SPANNING_ENGINES
-        for entry in backends.accepted_backends(work.card)
-    ):
+    if not work.can_span:
         _note(found, SetRefusal(codes.ENGINE_CANNOT_SPAN))
         return
-    best = min((backends.preference_index(work.card, c.tag) for c, _ in found.ranked), default=None)
+    best = min((work.preference(c.tag) for c, _ in found.ranked), default=None)
     tags = spanning_tags(work, request)
     if not tags:
         _note(found, SetRefusal(codes.NO_COMMON_ENGINE))
     for tag in tags:
-        index = backends.preference_index(work.card, tag)
+        index = work.preference(tag)
         if best is not None and (index > best or (index == best and found.ranked and _has_single(found))):
             continue
         candidate = _narrowest(work, request, tag, found)
@@ -166,31 +154,39 @@ def _narrowest(work: Workspace, request: PlanRequest, tag: str, found: Found) ->
     if isinstance(shape, str):
         _note(found, SetRefusal(shape))
         return None
-    members = members_for(work, request, tag)
-    for node_id, refusal in members.refused.items():
-        found.refused.setdefault(node_id, refusal)
     narrowest = max(2, request.min_nodes, len(request.required_node_ids))
-    if len(members.by_rank) < narrowest or not request.required_node_ids <= members.by_id.keys():
+    having = carriers(work, request, tag)
+    if len(having) < narrowest or not request.required_node_ids <= {node.node_id for node in having}:
         _note(found, SetRefusal(codes.NO_COMMON_ENGINE))
         return None
-    rdma = shape.meta is InstanceMeta.JACCL
-    linked = linked_members(work, request, tag, rdma=rdma, one_way=shape.span is Span.STAR)
-    if len(linked.by_rank) < narrowest or not request.required_node_ids <= linked.by_id.keys():
-        lonely = tuple(member for member in members.by_rank if member.node_id not in linked.by_id)
-        _note(found, SetRefusal(_lonely_code(work, lonely, rdma), lonely))
+    members = linked_members(work, request, shape)
+    for node_id, refusal in members.refused.items():
+        found.refused.setdefault(node_id, refusal)
+    if len(members.by_rank) < narrowest or not request.required_node_ids <= members.by_id.keys():
+        _note(found, _lonely(work, members, shape))
         return None
-    widest = min(len(linked.by_rank), request.max_nodes or max(WIDEST, narrowest))
+    widest = min(len(members.by_rank), request.max_nodes or max(WIDEST, narrowest))
     for width in range(narrowest, widest + 1):
-        candidate = _best_of_width(work, request, shape, linked, width, found)
+        if width < widest and work.weight_bytes(0, work.card.n_layers) > members.brought[width]:
+            continue  # the weights alone are more than any such set holds
+        if shape.sharding is Sharding.TENSOR and not divides(work, width):
+            _note(found, SetRefusal(codes.TENSOR_INDIVISIBLE))
+            continue
+        candidate = _best_of_width(work, request, shape, members, width, found)
         if candidate is not None:
             return candidate
     return None
 
 
-def _lonely_code(work: Workspace, lonely: Sequence[Member], rdma: bool) -> str:
-    if any(not work.links.observed_from(member.node_id) for member in lonely):
-        return codes.LINKS_UNKNOWN
-    return codes.RDMA_MISSING if rdma else codes.LINK_MISSING
+def _lonely(work: Workspace, members: MemberIndex, shape: Shape) -> SetRefusal:
+    """Too few nodes are linked: not observed yet, or not there."""
+    unobserved = tuple(node.node_id for node in members.lonely if not work.links.observed_from(node.node_id))
+    if unobserved:
+        return SetRefusal(codes.LINKS_UNKNOWN, unobserved)
+    if not members.lonely:
+        return SetRefusal(codes.NO_COMMON_ENGINE)  # the linked ones failed a filter of their own
+    code = codes.RDMA_MISSING if shape.meta is InstanceMeta.JACCL else codes.LINK_MISSING
+    return SetRefusal(code, tuple(node.node_id for node in members.lonely))
 
 
 def _best_of_width(
@@ -198,12 +194,6 @@ def _best_of_width(
 ) -> Candidate | None:
     """The best-ranked set of one width."""
     whole = few_sets(members, width)
-    if (
-        not whole
-        and work.weight_bytes(0, work.card.n_layers) > members.brought[width]
-        and width < len(members.by_rank)
-    ):
-        return None  # the weights alone are more than any such set holds
     best: tuple[tuple[object, ...], Candidate] | None = None
     tried = False
     for chosen in candidate_sets(work, shape, members, width, request.required_node_ids):

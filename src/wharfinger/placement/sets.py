@@ -16,7 +16,6 @@ from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.orders import rank_orders
 from wharfinger.placement.ranking import Candidate
 from wharfinger.placement.shapes import Shape
-from wharfinger.placement.split import tensor_divides
 from wharfinger.placement.types import Sharding
 from wharfinger.placement.workspace import Workspace
 
@@ -26,7 +25,8 @@ class SetRefusal:
     """Why a set of nodes is out."""
 
     code: str
-    members: tuple[Member, ...] = ()
+    node_ids: tuple[str, ...] = ()
+    """Nodes of the set in rank order; for missing links, the nodes that lack them."""
     shortage: Shortage | None = None
 
 
@@ -34,11 +34,9 @@ def fit_set(work: Workspace, shape: Shape, members: Sequence[Member]) -> Candida
     """Whether a set is linked as the engine needs and holds the model; the candidate is in rank order."""
     if shape.sharding is Sharding.PIPELINE and len(members) > work.card.n_layers:
         return SetRefusal(codes.TOO_FEW_LAYERS)
-    if shape.sharding is Sharding.TENSOR and not _divides(work, len(members)):
-        return SetRefusal(codes.TENSOR_INDIVISIBLE)
     orders = rank_orders(work, shape, members)
     if isinstance(orders, str):
-        return SetRefusal(orders, tuple(members))
+        return SetRefusal(orders, _ids(members))
     nearest: SetRefusal | None = None
     for order in orders:
         outcome = fit_order(work, shape, order)
@@ -62,15 +60,20 @@ def fit_order(work: Workspace, shape: Shape, order: Sequence[Member]) -> Candida
         if nearest is None or outcome.short_by < nearest.short_by:
             nearest = outcome
     if nearest is None:
-        return SetRefusal(codes.TENSOR_INDIVISIBLE, tuple(order))
-    return SetRefusal(codes.MEMORY_SHORT, tuple(order), nearest)
+        return SetRefusal(codes.TENSOR_INDIVISIBLE, _ids(order))
+    return SetRefusal(codes.MEMORY_SHORT, _ids(order), nearest)
+
+
+def _ids(members: Sequence[Member]) -> tuple[str, ...]:
+    return tuple(member.node_id for member in members)
 
 
 def _short_by(refusal: SetRefusal) -> int:
     return refusal.shortage.short_by if refusal.shortage is not None else 2**63
 
 
-def _divides(work: Workspace, width: int) -> bool:
+def divides(work: Workspace, width: int) -> bool:
+    """Whether every layer can be cut over ``width`` tensor ranks."""
     card = work.card
     return tensor_divides(width, card.hidden_size, card.num_attention_heads, card.num_key_value_heads)
 
@@ -89,7 +92,7 @@ def _arrangements(work: Workspace, shape: Shape, order: Sequence[Member]) -> Ite
     most = min(len(member.pools) for member in order) if use is DeviceUse.TENSOR else 1
     for count in range(1, most + 1):
         ways = count * len(order) if shape.sharding is Sharding.TENSOR else count
-        if ways > 1 and not _divides(work, ways):
+        if ways > 1 and not divides(work, ways):
             continue
         stages = tuple(Stage.of(index, _by_index(member.pools[:count])) for index, member in enumerate(order))
         yield Arrangement(shape.tag, shape.sharding, stages, hosts)

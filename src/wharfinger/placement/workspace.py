@@ -95,6 +95,7 @@ class Workspace:
         self.probed_windows: dict[object, list[int]] = {}
         """Windows already sized, by shape: see :func:`wharfinger.placement.window.largest_window`."""
         self._goals: dict[tuple[str, int | None, int], WindowGoal] = {}
+        self._preference: dict[str, int] = {}
         self._kv: dict[str, int | None] = {}
         self.node_fits: dict[object, Fit | Shortage] = {}
         """Outcomes for one node by backend, window goal and pools, so that equal nodes are sized once."""
@@ -153,6 +154,13 @@ class Workspace:
     def _weight_sums(self) -> tuple[int, ...]:
         return (0, *accumulate(memory.layer_weight_bytes(self.card)[0]))
 
+    @cached_property
+    def _uniform(self) -> bool:
+        """Whether every layer weighs and remembers the same."""
+        card = self.card
+        same_weights = len(set(memory.layer_weight_bytes(card)[0])) == 1
+        return same_weights and (card.layers is None or all(layer == card.layers[0] for layer in card.layers))
+
     def tags(self, node: NodeFacts, only: str | None) -> tuple[str, ...]:
         """Backend tags of the node that may run the card, best first; empty when it has not reported engines."""
         if node.backends is None:
@@ -182,6 +190,19 @@ class Workspace:
         host = memory.host_pool(node, reservations)
         return NodePools(measured, HostMemory(host.usable_bytes, False, cap_left), missing, host.missing)
 
+    @cached_property
+    def can_span(self) -> bool:
+        """Whether any engine the card accepts can run over several machines."""
+        accepted = backends.accepted_backends(self.card)
+        return any(backends.engine_of(entry) in backends.SPANNING_ENGINES for entry in accepted)
+
+    def preference(self, tag: str) -> int:
+        """Place of the tag in the card's preference."""
+        found = self._preference.get(tag)
+        if found is None:
+            found = self._preference[tag] = backends.preference_index(self.card, tag)
+        return found
+
     def goal(self, tag: str, request: PlanRequest) -> WindowGoal:
         """The windows to try for a backend under a request."""
         key = (tag, request.context_tokens, request.default_context_tokens)
@@ -192,6 +213,8 @@ class Workspace:
 
     def sized(self, tag: str, start: int, end: int, width: int, first: bool, context_tokens: int) -> Sized:
         """Footprint of layers ``start`` to ``end`` (exclusive) cut ``width`` ways, at a window."""
+        if self._uniform and start > 0 and end < self.card.n_layers:
+            start, end = 1, 1 + end - start  # inner ranges of equal layers differ in nothing but their place
         key = (tag, start, end, width, context_tokens, first)
         found = self._sized.get(key)
         if found is None:

@@ -16,6 +16,7 @@ from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.orders import rank_orders
 from wharfinger.placement.ranking import Candidate
 from wharfinger.placement.shapes import Shape
+from wharfinger.placement.split import tensor_divides
 from wharfinger.placement.types import Sharding
 from wharfinger.placement.workspace import Workspace
 

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from operations.conftest import Harness
+from operations.polling import reached
 from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.backoff import Backoff
 from wharfinger.operations.handler import Handler, OperationContext
 from wharfinger.operations.model import (
     LeaseLost,
     NewOperation,
-    Operation,
     OperationState,
     PermanentError,
     RetryableError,
@@ -61,16 +61,6 @@ async def working(store: WorkStore, handler: Handler, **options: Any) -> AsyncIt
     finally:
         await worker.stop()
         await task
-
-
-async def reached(store: WorkStore, operation_id: str, *states: State) -> Operation:
-    """The operation, once it is in one of ``states`` (any terminal one if none is named)."""
-    async with asyncio.timeout(20):
-        while True:
-            operation = await store.get(operation_id)
-            if operation.state in states or (not states and operation.state.terminal):
-                return operation
-            await asyncio.sleep(0.01)
 
 
 async def submitted(store: WorkStore, name: str = "r", **changes: Any) -> str:

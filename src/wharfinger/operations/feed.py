@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from wharfinger.operations.model import OperationEvent
 from wharfinger.operations.port import WorkStore
@@ -19,7 +19,7 @@ async def follow(
     *,
     poll_s: float = 1.0,
     keepalive_s: float | None = None,
-) -> AsyncIterator[OperationEvent | None]:
+) -> AsyncGenerator[OperationEvent | None]:
     """Yield the events after ``after_sequence`` in order, each once, and end after those of a finished operation.
 
     Commits of this process are seen at once, those of others within ``poll_s`` seconds. With ``keepalive_s``, None is

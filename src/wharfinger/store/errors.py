@@ -8,8 +8,9 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-_RETRYABLE_SQLSTATE_CLASSES = ("08", "40", "53", "55", "57", "58")
-"""PostgreSQL: connection, rolled back, out of resources, not in the right state, shut down, system error."""
+_OUTAGE_SQLSTATE_CLASSES = ("08", "28", "3D", "40", "53", "55", "57", "58")
+"""PostgreSQL: connection, login, no such database, rolled back, out of resources, not in the right state, shut down,
+system error."""
 
 
 class StoreError(Exception):
@@ -44,7 +45,7 @@ def _is_outage(error: DBAPIError) -> bool:
     if isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated:
         return True
     sqlstate = str(getattr(error.orig, "sqlstate", None) or "")
-    return sqlstate[:2] in _RETRYABLE_SQLSTATE_CLASSES
+    return sqlstate[:2] in _OUTAGE_SQLSTATE_CLASSES
 
 
 def _is_sqlite(url: URL) -> bool:

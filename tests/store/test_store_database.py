@@ -1,0 +1,222 @@
+"""The database itself: transactions, clocks, and errors that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, func, insert, select, text
+
+from support.postgres import fresh_database_url
+from wharfinger.store.database import Database
+from wharfinger.store.errors import StoreUnavailable
+from wharfinger.store.tables import installation
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    opened = Database.open(await fresh_database_url(request.param, tmp_path))
+    yield opened
+    await opened.close()
+
+
+def put(key: str) -> object:
+    return insert(installation).values(key=key, value="v")
+
+
+async def count(database: Database) -> int:
+    async with database.read() as connection:
+        return int((await connection.execute(select(func.count()).select_from(installation))).scalar_one())
+
+
+async def test_a_transaction_commits_at_its_end_and_rolls_back_on_an_error(database: Database) -> None:
+    async with database.begin() as connection:
+        await connection.execute(put("a"))
+
+    async def fail() -> None:
+        async with database.begin() as connection:
+            await connection.execute(put("b"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert await count(database) == 1
+
+
+async def test_work_in_one_hop_commits_and_rolls_back_alike(database: Database) -> None:
+    def work(connection: Connection, fail: bool) -> int:
+        connection.execute(put("a" if not fail else "b"))
+        return 1 // (not fail)
+
+    assert await database.run(lambda connection: work(connection, fail=False)) == 1
+    with pytest.raises(ZeroDivisionError):
+        await database.run(lambda connection: work(connection, fail=True))
+    assert await count(database) == 1
+
+
+async def test_read_then_write_loses_no_race(database: Database) -> None:
+    """Twenty tasks count up by reading and writing; on PostgreSQL the row is locked, on SQLite the file."""
+    async with database.begin() as connection:
+        await connection.execute(insert(installation).values(key="n", value="0"))
+    query = select(installation.c.value).where(installation.c.key == "n").with_for_update()
+
+    def increment(connection: Connection) -> None:
+        value = int(connection.execute(query).scalar_one())
+        connection.execute(
+            installation.update().where(installation.c.key == "n").values(value=str(value + 1))
+        )
+
+    async def through_begin() -> None:
+        async with database.begin() as connection:
+            await connection.run_sync(increment)
+
+    await asyncio.gather(*(work for _ in range(10) for work in (database.run(increment), through_begin())))
+    async with database.read() as connection:
+        assert (await connection.execute(query)).scalar_one() == "20"
+
+
+async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
+    async with database.begin() as connection, asyncio.timeout(10):
+        await connection.execute(put("a"))
+        assert await count(database) == 0
+    assert await count(database) == 1
+
+
+async def test_a_cancelled_writer_neither_hangs_nor_blocks_the_next(database: Database) -> None:
+    def write(connection: Connection, key: str) -> None:
+        connection.execute(put(key))
+
+    waiting = [asyncio.create_task(database.run(partial(write, key=str(number)))) for number in range(5)]
+    await asyncio.sleep(0)
+    for task in waiting[::2]:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    async with asyncio.timeout(10):
+        await database.run(lambda connection: connection.execute(put("last")))
+    assert await count(database) >= 1
+
+
+async def test_the_clock_is_the_databases_and_compares_with_stored_times(database: Database) -> None:
+    before = datetime.now(UTC)
+    now = await database.current_time()
+    assert now.tzinfo is UTC
+    assert abs(now - before) < timedelta(seconds=30)
+    async with database.read() as connection:
+        earlier = select(
+            database.now() > now - timedelta(seconds=1), database.now() < now - timedelta(seconds=1)
+        )
+        assert tuple((await connection.execute(earlier)).one()) == (True, False)
+
+
+async def test_sqlite_is_durable_and_keeps_foreign_keys(tmp_path: Path) -> None:
+    database = Database.open(await fresh_database_url("sqlite", tmp_path))
+    expected = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30000}
+
+    def pragmas(connection: Connection) -> dict[str, object]:
+        return {name: connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in expected}
+
+    assert await database.run(pragmas) == expected
+    async with database.begin() as connection:
+        assert await connection.run_sync(pragmas) == expected
+    await database.close()
+
+
+async def test_a_url_without_a_file_is_refused() -> None:
+    for url in ("sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:"):
+        with pytest.raises(ValueError, match="names no file"):
+            Database.open(url)
+
+
+async def unavailable(database: Database) -> str:
+    """The text that reading, writing and work in one hop all give."""
+    texts: list[str] = []
+    for attempt in (database.current_time(), _write(database), database.run(lambda c: c.execute(put("a")))):
+        with pytest.raises(StoreUnavailable) as raised:
+            await attempt
+        texts.append(str(raised.value))
+    await database.close()
+    assert len(set(texts)) == 1
+    return texts[0]
+
+
+async def _write(database: Database) -> None:
+    async with database.begin() as connection:
+        await connection.execute(put("a"))
+
+
+async def test_a_missing_directory_is_said(tmp_path: Path) -> None:
+    text = await unavailable(Database.open(f"sqlite+aiosqlite:///{tmp_path}/none/w.db"))
+    assert (
+        f"the directory {tmp_path}/none does not exist. Create it, or choose another data directory." in text
+    )
+
+
+def test_a_directory_that_is_not_writable_is_said(tmp_path: Path) -> None:
+    """In a process without root's rights, for which no directory is unwritable."""
+    tmp_path.chmod(0o555)
+    for parent in (tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)
+    script = f"""
+import asyncio, os
+import aiosqlite
+from wharfinger.store.database import Database
+from wharfinger.store.errors import StoreUnavailable
+async def main():
+    database = Database.open("sqlite+aiosqlite:///{tmp_path}/w.db")
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    try:
+        await database.current_time()
+    except StoreUnavailable as error:
+        print(error)
+    await database.close()
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    tmp_path.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    user = os.geteuid() or 65534
+    assert done.stdout.startswith(
+        f"cannot use the database file {tmp_path}/w.db (OperationalError: unable to open"
+    )
+    assert f"the directory {tmp_path} is not writable for user id {user}" in done.stdout
+
+
+async def test_an_unreachable_server_is_said_without_the_password() -> None:
+    database = Database.open("postgresql+asyncpg://wharf:hunter2@127.0.0.1:1/prod")
+    text = await unavailable(database)
+    assert text.startswith(
+        "PostgreSQL at 127.0.0.1, port 1, database 'prod', user 'wharf' did not take the call"
+    )
+    assert "Check that the server runs" in text
+    assert "hunter2" not in text
+
+
+async def test_a_missing_database_is_said(tmp_path: Path) -> None:
+    url = await fresh_database_url("postgres", tmp_path)
+    database = Database.open(url.rsplit("/", 1)[0] + "/no_such_database")
+    text = await unavailable(database)
+    assert "no_such_database" in text
+    assert "does not exist" in text
+
+
+async def test_a_callers_own_os_error_is_left_alone(database: Database, tmp_path: Path) -> None:
+    async def open_missing() -> None:
+        async with database.begin():
+            (tmp_path / "missing").read_text()
+
+    with pytest.raises(FileNotFoundError):
+        await open_missing()
+
+
+async def test_a_naive_time_is_refused(database: Database) -> None:
+    with pytest.raises(Exception, match="naive datetime: pass an aware UTC time"):
+        async with database.read() as connection:
+            await connection.execute(select(database.now() > datetime(2030, 1, 1)))  # noqa: DTZ001 - the point

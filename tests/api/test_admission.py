@@ -15,7 +15,9 @@ async def test_concurrent_launches_never_oversell(server: Server) -> None:
     async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
         node = (await client.get("/api/v1/nodes")).json()["nodes"][0]
         row = (
-            await client.get("/instance/previews", params={"model_id": DEMO_MODEL_ID, "context_tokens": 32768})
+            await client.get(
+                "/instance/previews", params={"model_id": DEMO_MODEL_ID, "context_tokens": 32768}
+            )
         ).json()["previews"][0]
         needed = sum(row["memory_delta_by_node"].values())
         usable = row["plan"]["ranks"][0]["charges"][0]["usable_bytes"]

@@ -33,7 +33,9 @@ def wait_phase(server: Server, operation_id: str, phase: str) -> None:
             time.sleep(0.005)
 
 
-@pytest.mark.parametrize("phase", ["admitted", "model file", "idle", "loading", "loaded", "is ready", "proven", "routed"])
+@pytest.mark.parametrize(
+    "phase", ["admitted", "model file", "idle", "loading", "loaded", "is ready", "proven", "routed"]
+)
 def test_kill_9_in_each_launch_phase_leaves_no_orphan_and_the_next_start_finishes(
     fresh: Server, phase: str
 ) -> None:

@@ -110,7 +110,8 @@ def test_too_many_nodes_is_a_refusal_with_the_contracts_header(client: httpx.Cli
     assert (error["type"], error["code"]) == ("Bad Request", 400)
     assert error["details"]["category"] == "no_valid_placement"
     assert client.get("/instance").json()["instances"] == [] or all(
-        instance["status"] in ("ready", "launching") for instance in client.get("/instance").json()["instances"]
+        instance["status"] in ("ready", "launching")
+        for instance in client.get("/instance").json()["instances"]
     )
 
 

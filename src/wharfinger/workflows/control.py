@@ -249,7 +249,13 @@ class ControlPlane:
         async with self.database.read() as connection:
             placed = await rows.list_instances(connection)
             stored = await rows.list_runners(connection)
-        reports = {report.runner_id: report for report in stored} | self.watch.reports
+        reports = {report.runner_id: report for report in stored}
+        for runner_id, seen in self.watch.reports.items():
+            known = reports.get(runner_id)
+            if known is None or seen.state_since >= known.state_since:
+                reports[runner_id] = (
+                    seen  # what was stored when it became ready may be younger than our last look
+                )
         return [
             InstanceView(
                 instance,

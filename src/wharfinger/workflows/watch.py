@@ -102,17 +102,18 @@ class RunnerWatch:
             cleanup_if_unstarted=True,
         )
         status = InstanceStatus.LAUNCHING if kind == LAUNCH else InstanceStatus.STOPPING
-        try:
-            async with self._d.database.begin() as connection:
+        async with self._d.database.begin() as connection:
+            try:
                 operation, _ = await self._operations.submit(new, connection)
-                await rows.set_status(
-                    connection, instance.instance_id, status, "restarted", operation_id=operation.operation_id
-                )
-                await connection.execute(
-                    update(reservations)
-                    .where(reservations.c.instance_id == instance.instance_id)
-                    .values(observed=False)
-                )
-        except Conflict:
-            return False
+                operation_id = operation.operation_id
+            except Conflict as unresolved:
+                operation_id = unresolved.operation_id  # it resumes by itself, from discovery
+            await rows.set_status(
+                connection, instance.instance_id, status, "restarted", operation_id=operation_id
+            )
+            await connection.execute(
+                update(reservations)
+                .where(reservations.c.instance_id == instance.instance_id)
+                .values(observed=False)
+            )
         return kind == LAUNCH

@@ -21,7 +21,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from placement_cycles import cycles_of_complete_graph, rule_seconds
-
 from wharfinger.catalog.card import (
     ByteSize,
     LayerGeometry,
@@ -130,7 +129,9 @@ def servers(nodes: int, gpus: int = 8, instances: int = 0) -> FleetSnapshot:
             ReservationFacts(f"inst-{number:05d}", node_id, number // nodes % gpus, 20 * GIB, observed=False)
         )
         running.append(
-            InstanceFacts(f"inst-{number:05d}", "other/model", (node_id,), frozenset({24000 + number // nodes}))
+            InstanceFacts(
+                f"inst-{number:05d}", "other/model", (node_id,), frozenset({24000 + number // nodes})
+            )
         )
     return FleetSnapshot(members, reservations=tuple(reservations), instances=tuple(running))
 
@@ -173,7 +174,9 @@ def main() -> None:
     measured = 8 if quick else 9
     seconds = {nodes: rule_seconds(nodes) for nodes in range(4, measured + 1)}
     for nodes, taken in seconds.items():
-        print(f"cycle rule, {nodes} linked       {taken * 1000:>10.3f} ms   {cycles_of_complete_graph(nodes):,} cycles")
+        print(
+            f"cycle rule, {nodes} linked       {taken * 1000:>10.3f} ms   {cycles_of_complete_graph(nodes):,} cycles"
+        )
     factor = cycles_of_complete_graph(12) / cycles_of_complete_graph(measured)
     result["cycle_rule_12_linked_ms"] = round(seconds[measured] * factor * 1000)
     result["cycle_rule_12_extrapolated_from_nodes"] = measured

@@ -38,14 +38,14 @@ def simple_cycles(links: dict[int, list[int]]) -> Iterator[tuple[int, ...]]:
 def place(links: dict[int, list[int]], free: dict[int, int], needed: int) -> tuple[int, ...] | None:
     """The rule: filter every cycle by memory, keep the shortest, take the one with most free memory."""
     fitting = [
-        cycle
-        for cycle in simple_cycles(links)
-        if all(free[node] * len(cycle) >= needed for node in cycle)
+        cycle for cycle in simple_cycles(links) if all(free[node] * len(cycle) >= needed for node in cycle)
     ]
     if not fitting:
         return None
     shortest = min(len(cycle) for cycle in fitting)
-    return max((c for c in fitting if len(c) == shortest), key=lambda cycle: sum(free[node] for node in cycle))
+    return max(
+        (c for c in fitting if len(c) == shortest), key=lambda cycle: sum(free[node] for node in cycle)
+    )
 
 
 def cycles_of_complete_graph(nodes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wharfinger.operations.model import Operation, OperationState
 from wharfinger.placement.types import ReservationFacts
 from wharfinger.web.instances import InstanceCard, OperationView, instance_cards, operation_view
 from wharfinger.web.nodes import NodeView, node_views
@@ -33,6 +34,11 @@ def node_names(control: ControlPlane) -> dict[str, str]:
     return {node.report.node_id: node.report.name for node in control.fleet.seen()}
 
 
+def _of_interest(operation: Operation) -> bool:
+    """Not the recurring housekeeping, which has no resource but itself, unless it failed."""
+    return operation.resource_name != operation.kind or operation.state is OperationState.FAILED
+
+
 async def read_board(control: ControlPlane) -> Board:
     """The board now. Measures nothing: nodes are as they last reported.
 
@@ -50,7 +56,9 @@ async def read_board(control: ControlPlane) -> Board:
     return Board(
         nodes=node_views(control.fleet.seen(), ledger),
         instances=instances,
-        operations=tuple(operation_view(operation) for operation in operations[:SHOWN_OPERATIONS]),
+        operations=tuple(operation_view(operation) for operation in operations if _of_interest(operation))[
+            :SHOWN_OPERATIONS
+        ],
         chat_models=tuple(sorted(served)),
         ledger=tuple(sorted(ledger, key=lambda r: (r.node_id, r.instance_id, r.device_index or -1))),
     )

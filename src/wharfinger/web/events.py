@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -46,7 +46,9 @@ async def events(request: Request, control: Control, auth: Auth, viewer: Viewer)
     )
 
 
-async def _follow(control: ControlPlane, viewer: Principal, allowed: Any) -> AsyncIterator[str]:
+async def _follow(
+    control: ControlPlane, viewer: Principal, allowed: Callable[[], bool]
+) -> AsyncIterator[str]:
     shown: Board | None = None
     silent_s = 0.0
     while allowed():

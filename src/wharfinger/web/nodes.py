@@ -34,6 +34,7 @@ class MemoryBar:
 
     label: str
     name: str
+    """Of a device; empty for RAM."""
     total_bytes: int | None
     used_bytes: int | None
     free_bytes: int | None
@@ -92,9 +93,8 @@ def _node_view(node: SeenNode, reservations: Sequence[ReservationFacts]) -> Node
         cpu_percent=None if report.cpu_percent is None else round(report.cpu_percent / 5) * 5,
         bars=(_ram_bar(report, own), *(_device_bar(device, report, own) for device in report.devices)),
         engines=tuple(
-            f"{tag} {engine.build or engine.version or '(version unknown)'}"
+            f"{', '.join(engine.backends) or engine.engine} · {engine.build or engine.version or 'version unknown'}"
             for engine in report.engines
-            for tag in engine.backends
         ),
         level="error" if "error" in levels else "warn" if "warn" in levels else "ok",
         reasons=reasons,
@@ -141,7 +141,7 @@ def _ram_bar(report: NodeReport, own: list[ReservationFacts]) -> MemoryBar:
     total, available = report.ram_total_bytes, report.ram_available_bytes
     used = None if total is None or available is None else total - available
     reason = report.missing.get("ram_total_bytes") or report.missing.get("ram_available_bytes")
-    return memory_bar("RAM", report.cpu_model or "", total, used, _of_pool(own, None), reason)
+    return memory_bar("RAM", "", total, used, _of_pool(own, None), reason)
 
 
 def _device_bar(device: DeviceReport, report: NodeReport, own: list[ReservationFacts]) -> MemoryBar:

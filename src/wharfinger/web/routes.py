@@ -93,7 +93,9 @@ async def stop(control: Control, _: Operator, instance_id: Annotated[str, Form()
         await control.stop(instance_id)
     except (UnknownInstance, Conflict) as error:
         return _problem(f"{instance_id} was not stopped: {error}", error)
-    return page("_notice.html", {"tone": "ok", "text": f"Stopping {instance_id}"})
+    return page(
+        "_notice.html", {"tone": "ok", "text": f"Stopping {instance_id}.", "instance_id": instance_id}
+    )
 
 
 @router.get("/ui/instances/{instance_id}/log")

@@ -56,15 +56,16 @@ if (dialog) {
 // ── what stays over a swap: open details, the chosen chat model ──────────────────────────────────────────────
 
 const open = new Set();
-document.addEventListener(
-  "toggle",
-  (event) => {
-    if (!event.target.id || !event.target.isConnected) return;
-    if (event.target.open) open.add(event.target.id);
-    else open.delete(event.target.id);
-  },
-  true,
-);
+
+// Asked of the page itself and not gathered from its toggle events: those come later, maybe after the swap.
+function rememberOpen() {
+  for (const details of document.querySelectorAll("details[id]")) {
+    if (details.open) open.add(details.id);
+    else open.delete(details.id);
+  }
+}
+document.addEventListener("htmx:sseBeforeMessage", rememberOpen);
+document.addEventListener("htmx:beforeSwap", rememberOpen);
 
 document.addEventListener("htmx:afterSwap", () => {
   for (const id of open) {
@@ -95,6 +96,9 @@ byId("instances").addEventListener("htmx:sseMessage", () => {
   for (const [id, { model, status }] of now) if (known.get(id)?.status !== status) said.push(`${model} is ${status}`);
   for (const [id, { model }] of known) if (!now.has(id)) said.push(`${model} is gone`);
   known = now;
+  for (const notice of document.querySelectorAll("[data-instance-notice]")) {
+    if (known.get(notice.dataset.instanceNotice)?.status !== notice.dataset.while) notice.remove();
+  }
   if (said.length) byId("announcer").textContent = said.join(". ");
 });
 

@@ -1,6 +1,6 @@
 // The chat box: a client of the OpenAI endpoint on this very server, with the session's cookie.
 
-const MAX_TOKENS = 1024;
+const MAX_TOKENS = 512;
 
 const byId = (id) => document.getElementById(id);
 const form = byId("chat");
@@ -64,12 +64,11 @@ async function ask() {
   const answer = new Answer(box);
   try {
     await stream({ model, messages: asked }, answer, running.signal);
-    answer.end();
   } catch (error) {
     if (error.name === "AbortError") answer.note = "stopped";
     else problem(error.message);
-    answer.end();
   }
+  figures.textContent = answer.figures();
   // What failed before its first token is not part of the conversation, nor is what was cleared away meanwhile.
   if (messages !== conversation) figures.textContent = "";
   else if (answer.content) messages = [...asked, { role: "assistant", content: answer.content }];
@@ -113,20 +112,19 @@ class Answer {
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
     this.box.textContent = this.content;
     if (atEnd) log.scrollTop = log.scrollHeight;
+    figures.textContent = this.figures();
   }
 
-  end() {
-    if (this.first === null) {
-      figures.textContent = this.note;
-      return;
-    }
+  /** Time to the first token, rate, length. A piece is taken for a token until the server has counted them. */
+  figures() {
+    if (this.first === null) return this.note;
     const tokens = this.tokens ?? this.pieces;
     const seconds = (this.last - this.first) / 1000;
     const parts = [`first token ${((this.first - this.began) / 1000).toFixed(2)} s`, `${tokens} tokens`];
     // The first token's time is the prompt's; the rate is that of the tokens after it.
     if (tokens > 1 && seconds > 0) parts.splice(1, 0, `${((tokens - 1) / seconds).toFixed(1)} tokens/s`);
     if (this.note) parts.push(this.note);
-    figures.textContent = parts.join(" · ");
+    return parts.join(" · ");
   }
 }
 

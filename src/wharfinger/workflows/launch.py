@@ -170,7 +170,7 @@ class LaunchHandler:
             model_path=path,
             context_tokens=plan.context_tokens or FALLBACK_CONTEXT_TOKENS,
             slots=plan.settings.slots,
-            port=plan.port,
+            port=plan.port if len(plan.ranks) > 1 else None,  # alone, any port the node finds free will do
             api_key=SecretStr(self._d.secret.runner_key(instance.runner_id(0))),
             rank=rank.rank,
             world_size=len(plan.ranks),

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
-from conftest import CLIENT_KEY, MODEL, Serve, Served, target
+from support.gateway import CLIENT_KEY, MODEL, Serve, send, target
 from support.upstream import Upstream
 
 WITHIN_S = 1.0
 """The contract, from the client's hanging up to the endpoint's connection being closed."""
-
-
-async def send(served: Served, path: str, body: dict) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-    content = json.dumps(body).encode()
-    writer.write(
-        f"POST {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {CLIENT_KEY}\r\n"
-        f"content-length: {len(content)}\r\n\r\n".encode()
-        + content
-    )
-    return reader, writer
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])

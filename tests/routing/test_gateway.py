@@ -9,27 +9,9 @@ import httpx
 import openai
 import pytest
 
-from conftest import CLIENT_KEY, MODEL, TARGET_KEY, Serve, target
+from support.gateway import AUTH, MESSAGES, MODEL, TARGET_KEY, Serve, error, post, target
 from support.upstream import Upstream, instant_answer
 from wharfinger.routing.exchange import Limits
-
-MESSAGES: list = [{"role": "user", "content": "How deep is the harbour?"}]
-AUTH = {"authorization": f"Bearer {CLIENT_KEY}"}
-
-
-async def post(
-    url: str, body: bytes | dict, path: str = "/v1/chat/completions", **headers: str
-) -> httpx.Response:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    async with httpx.AsyncClient() as client:
-        return await client.post(url + path, content=content, headers={**AUTH, **headers})
-
-
-def error(response: httpx.Response) -> dict:
-    document = response.json()
-    assert set(document) == {"error"}
-    assert set(document["error"]) == {"message", "type", "param", "code"}
-    return document["error"]
 
 
 async def test_chat_completion(serve: Serve, upstream: Upstream) -> None:

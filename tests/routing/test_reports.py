@@ -8,10 +8,20 @@ import json
 import httpx
 import openai
 import pytest
-from test_disconnect import send
-from test_gateway import AUTH, MESSAGES, error, post
 
-from conftest import CLIENT_KEY, MODEL, TARGET_KEY, Serve, Served, target
+from support.gateway import (
+    AUTH,
+    CLIENT_KEY,
+    MESSAGES,
+    MODEL,
+    TARGET_KEY,
+    Serve,
+    Served,
+    error,
+    post,
+    send,
+    target,
+)
 from support.upstream import DONE, EVENTS, Upstream
 from wharfinger.routing.exchange import Limits
 

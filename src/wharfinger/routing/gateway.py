@@ -20,7 +20,7 @@ from wharfinger.routing.errors import GatewayError
 from wharfinger.routing.exchange import Exchange, Limits, RequestRecord
 from wharfinger.routing.forward import TASK_OF_ROUTE, Forwarder
 from wharfinger.routing.headers import identify
-from wharfinger.routing.metrics import NO_MODEL, GatewayMetrics
+from wharfinger.routing.metrics import NO_MODEL, GatewayMetrics, default_metrics
 from wharfinger.routing.targets import RouteTable, Target
 from wharfinger.routing.upstream import UpstreamClient
 from wharfinger.routing.watch import Cause
@@ -55,7 +55,7 @@ class Gateway:
         self._table = table
         self._authenticate = authenticate
         self._observer = observer
-        self._metrics = metrics or GatewayMetrics()
+        self._metrics = metrics or default_metrics()
         self._metrics.watch_in_flight(lambda: self.in_flight)
         self._client = UpstreamClient(self.limits.max_in_flight, self.limits.connect_timeout_s)
         self._forwarder = Forwarder(table, self._client, self._metrics, self.limits)

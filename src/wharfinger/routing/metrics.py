@@ -5,6 +5,7 @@ Labels come from fixed sets and from names that were in the route table; what a 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -86,3 +87,9 @@ class GatewayMetrics:
     def client_left(self, model: str) -> None:
         """A client hung up before its answer was complete."""
         self._client_cancels.labels(model).inc()
+
+
+@functools.cache
+def default_metrics() -> GatewayMetrics:
+    """The set on prometheus_client's own registry, which refuses a second one: gateways of a process share it."""
+    return GatewayMetrics()

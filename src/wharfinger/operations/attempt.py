@@ -251,18 +251,19 @@ class Attempt:
         with self._store.signals.listen(cancel_of(self._lease.operation_id)) as cancel:
             while True:
                 await wait_for(cancel, self._settings.heartbeat_s)
-                before = self._loop.time()
                 try:
-                    change = await self._patiently(
-                        lambda: self._store.apply(self._lease, Heartbeat(self._settings.lease_s))
-                    )
+                    await self._patiently(self._renew)
                 except LeaseLost:
                     self._lose()
                     return
-                self._notice_cancel(change.operation)
-                # Counted from before the write, so never later than what the database believes.
-                self._watchdog.cancel()
-                self._watchdog = self._loop.call_at(before + self._settings.lease_s, self._lose)
+
+    async def _renew(self) -> None:
+        before = self._loop.time()
+        change = await self._store.apply(self._lease, Heartbeat(self._settings.lease_s))
+        # Counted from before the write, so never later than what the database believes.
+        self._watchdog.cancel()
+        self._watchdog = self._loop.call_at(before + self._settings.lease_s, self._lose)
+        self._notice_cancel(change.operation)
 
     async def _apply(self, rule: Rule) -> Change:
         change = await self._patiently(lambda: self._store.apply(self._lease, rule))

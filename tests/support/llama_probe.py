@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wharfinger.catalog.card import ModelCard
+from wharfinger.placement.memory import ShardShape, footprint
 from wharfinger.placement.memory.llama_cpp import CHECKPOINTS
 from wharfinger.placement.types import ServingSettings
 
@@ -73,7 +75,56 @@ class Probe:
     anonymous_bytes: int
     base_bytes: int
     """Resident before the model was loaded."""
+    cache_lines: int
+    """Lines the cache figures were added up from; each is rounded to a hundredth of a MiB."""
     log: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Predicted against printed and used, in bytes."""
+
+    label: str
+    predicted: dict[str, int]
+    probe: Probe
+
+    @property
+    def cache_error(self) -> float:
+        """Relative error of the cache and states beyond what the engine's rounding hides."""
+        predicted = self.predicted.get("kv_cache", 0) + self.predicted.get("recurrent_state", 0)
+        printed = self.probe.kv_bytes + self.probe.recurrent_bytes
+        beyond = max(0, abs(predicted - printed) - self.probe.cache_lines * (MIB // 200 + 1))
+        return beyond / printed if printed else float(predicted > 0)
+
+    @property
+    def compute_error(self) -> float:
+        """Predicted scratch over printed, less one; the logits the engine prints apart are in both."""
+        return self.predicted["compute_buffers"] / (self.probe.compute_bytes + self.probe.output_bytes) - 1
+
+    @property
+    def needed_bytes(self) -> int:
+        """Predicted in all, without the checkpoints a first prompt does not take."""
+        return sum(self.predicted.values()) - self.predicted.get("context_checkpoints", 0)
+
+    @property
+    def process_error(self) -> float:
+        """Predicted over resident, less one.
+
+        Resident without repacked copies: their originals are clean pages of the file, which the kernel takes back
+        when memory is short.
+        """
+        return self.needed_bytes / (self.probe.resident_bytes - self.probe.repacked_bytes) - 1
+
+
+def compare(path: Path, card: ModelCard, context_tokens: int, settings: ServingSettings) -> Comparison:
+    """Load a model in llama.cpp and set the planner's footprint beside what happened."""
+    embedding = "TextEmbedding" in card.tasks
+    if embedding:
+        settings = replace(settings, micro_batch_tokens=settings.batch_tokens)
+    found = probe(path, context_tokens, settings, embedding=embedding)
+    need = footprint(card, "llama_cpp-cpu", ShardShape(0, card.n_layers), context_tokens, settings)
+    label = f"{card.architecture} {context_tokens} x {settings.slots} {settings.cache_type_k}/{settings.cache_type_v}"
+    return Comparison(label, {part.name: part.size_bytes for part in need.parts}, found)
 
 
 def probe(path: Path, context_tokens: int, settings: ServingSettings, *, embedding: bool = False) -> Probe:
@@ -119,6 +170,7 @@ def probe(path: Path, context_tokens: int, settings: ServingSettings, *, embeddi
         resident_bytes=memory["after"]["Rss"],
         anonymous_bytes=memory["after"]["Anonymous"],
         base_bytes=memory["before"]["Rss"],
+        cache_lines=len(re.findall(r"(?:KV|RS) buffer size", log)),
         log=log,
     )
 

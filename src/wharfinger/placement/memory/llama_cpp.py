@@ -133,7 +133,7 @@ class LlamaCppRule:
         tokens = _step_tokens(context_tokens, settings)
         layers = profile.counts(shape.start_layer, shape.end_layer)
         masks = _mask_bytes(layers, context_tokens, tokens, settings)
-        scratch = masks + tokens * _token_scratch(profile, layers)
+        scratch = masks + tokens * _token_scratch(profile, layers) + settings.slots * _gathered_state(layers)
         logits = settings.slots * profile.vocab_size * 4 if shape.last else 0
         if not accelerated:
             return Placed(scratch + logits)
@@ -188,6 +188,13 @@ def _token_scratch(profile: MemoryProfile, layers: LayerCounts) -> int:
             attention = max(attention, 8 * profile.attention_width + 4 * keys + 20 * hidden)
     mixed = dense + recurrent // 2 if recurrent else 0
     return max(dense, routed, attention, recurrent, mixed)
+
+
+def _gathered_state(layers: LayerCounts) -> int:
+    """One layer's states of a sequence, copied together before a pass."""
+    return max(
+        (4 * sum(state_elements(one, 1)) for one, _ in layers if one.kind is LayerKind.RECURRENT), default=0
+    )
 
 
 def _unpacked_cache(layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:

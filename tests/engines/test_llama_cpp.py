@@ -69,7 +69,7 @@ def test_an_unknown_backend_leads_nowhere(backend: str) -> None:
 
 
 def test_every_slot_has_the_whole_window_and_the_key_is_demanded(tmp_path: Path) -> None:
-    launch = launch_of(write_tiny_gguf(tmp_path, "llama").path)
+    launch = launch_of(write_tiny_gguf(tmp_path, "llama").path, model_id="org/tiny")
     command = [sys.executable, "-c", SERVE, json.dumps(asdict(launch))]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

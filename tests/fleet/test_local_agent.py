@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
+import uvloop
 from pydantic import SecretStr
 
 from support.local_node import DEMO_MODEL_ID, demo_spec, wait_for_state
@@ -223,6 +226,33 @@ async def test_an_engine_that_is_not_installed_is_named_with_its_cure(
     assert node.missing["engines.llama_cpp"] == "not installed; pip install 'wharfinger[llama]'"
 
 
+def test_it_works_on_the_control_planes_own_event_loop(tmp_path: Path, tiny_spec: MakeSpec) -> None:
+    async def launch_and_lose() -> None:
+        agent = LocalAgent(tmp_path)
+        await agent.start()
+        spec = tiny_spec()
+        ready = await started(agent, spec)
+        assert ready.pid is not None
+        os.kill(ready.pid, signal.SIGKILL)
+        lost = await agent.wait_runner(spec.runner_id, ready, 2.0)
+        assert (lost.state, lost.exit_code) == (RunnerState.FAILED, -signal.SIGKILL)
+        await started(agent, spec)
+        await agent.close()
+        assert [r.state for r in await agent.runners()] == [RunnerState.SHUTDOWN]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(launch_and_lose())
+
+
+async def test_a_data_directory_that_vanished_is_told(
+    agent: LocalAgent, tiny_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "runners").rename(tmp_path / "elsewhere")
+    with pytest.raises(AgentError) as caught:
+        await agent.start_runner(tiny_spec())
+    assert caught.value.code == "data_dir_unusable"
+
+
 async def test_unknown_runners_are_named_with_those_there_are(agent: LocalAgent, tiny_spec: MakeSpec) -> None:
     spec = tiny_spec(runner_id="known-one")
     await agent.start_runner(spec)
@@ -242,3 +272,36 @@ async def test_nothing_starts_before_start_or_after_close(tmp_path: Path, tiny_s
         await agent.start_runner(tiny_spec())
     assert (early.value.code, late.value.code) == ("agent_closed", "agent_closed")
     assert await agent.runners() == ()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole answer"])
+async def test_a_client_that_leaves_stops_the_generation(stream: bool, agent: LocalAgent) -> None:
+    """llama.cpp sees a broken stream at its next token; without a stream it looks once a second, if nothing else
+    happens in its server meanwhile, so this asks for nothing while it waits."""
+    asked = 3000
+    spec = demo_spec(context_tokens=4096)
+    ready = await started(agent, spec)
+    headers = {"Authorization": f"Bearer {spec.api_key.get_secret_value()}"}
+    body = {"prompt": "Once", "max_tokens": asked, "stream": stream, "ignore_eos": True}
+    async with aiohttp.ClientSession(headers=headers) as leaving:
+        request = asyncio.create_task(
+            leaving.post(f"{ready.endpoint}/v1/completions", json=body).__aenter__()
+        )
+        if stream:
+            await (await request).content.readline()
+        else:
+            await asyncio.sleep(0.5)
+            request.cancel()
+    await asyncio.sleep(1.5)
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with asyncio.timeout(20):
+            while True:
+                async with session.get(f"{ready.endpoint}/slots") as response:
+                    (slot,) = await response.json()
+                if not slot["is_processing"]:
+                    break
+                await asyncio.sleep(1.5)
+        async with session.get(f"{ready.endpoint}/metrics") as response:
+            metrics = await response.text()
+    (line,) = [row for row in metrics.splitlines() if row.startswith("llamacpp:tokens_predicted_total ")]
+    assert float(line.split()[1]) < asked

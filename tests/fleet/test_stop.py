@@ -13,7 +13,7 @@ import aiohttp
 import psutil
 import pytest
 
-from support.local_node import wait_for_state
+from support.local_node import demo_spec, wait_for_state
 from wharfinger.fleet.agent import RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.fleet.local import LocalAgent
 from wharfinger.fleet.process_group import ProcessIdentity, group_members
@@ -73,6 +73,16 @@ async def test_a_ready_runner_ends_when_asked(agent: LocalAgent, tiny_spec: Make
     report = await agent.stop_runner(spec.runner_id, StopDeadlines())
     assert (report.state, report.exit_code, report.endpoint) == (RunnerState.SHUTDOWN, 0, None)
     assert report.error_code is None
+    assert group_members(identity) == []
+
+
+async def test_a_real_engine_ends_in_the_middle_of_its_load(agent: LocalAgent) -> None:
+    spec = demo_spec()
+    await agent.start_runner(spec)
+    identity = group_of(await wait_for_state(agent, spec.runner_id, RunnerState.LOADING))
+    report = await agent.stop_runner(spec.runner_id, StopDeadlines())
+    assert (report.state, report.exit_code) == (RunnerState.SHUTDOWN, -signal.SIGTERM)
+    assert report.endpoint is None
     assert group_members(identity) == []
 
 

@@ -36,7 +36,7 @@ class EngineLaunch:
     api_key: str = field(repr=False)
     port: int | None = None
     """``None`` takes a free one of :data:`wharfinger.engines.ports.PORTS`."""
-    batch_tokens: int = 2048
+    batch_tokens: int = 512
     micro_batch_tokens: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"

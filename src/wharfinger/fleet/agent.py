@@ -120,7 +120,9 @@ class RunnerSpec(AgentValue):
     n_layers: int
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
-    batch_tokens: int = 2048
+    batch_tokens: int = 512
+    """Prompt tokens computed in one go. llama.cpp cannot break off inside a batch, so this bounds how long a request
+    whose client has gone goes on; more only helps a model spread over several devices."""
     micro_batch_tokens: int = 512
     embedding: bool = False
     load_timeout_s: float = 600.0

@@ -56,6 +56,7 @@ class LocalAgent:
         self._starting = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
         self._lock_fd: int | None = None
+        self._measuring: asyncio.Task[NodeReport] | None = None
         self._closed = False
 
     @property
@@ -80,14 +81,18 @@ class LocalAgent:
         return ended
 
     async def report(self) -> NodeReport:
-        """Measure the node now, in a thread."""
-        return await asyncio.to_thread(self._telemetry.measure)
+        """Measure the node now, in a thread. Callers that ask at the same time share one measurement, so that a
+        driver that hangs takes one thread and not all of them."""
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(asyncio.to_thread(self._telemetry.measure))
+        return await asyncio.shield(self._measuring)
 
     async def start_runner(self, spec: RunnerSpec) -> RunnerReport:
         """Start a runner and return at once; a live one of the same id is adopted.
 
         Raises:
-            AgentError: ``engine_missing``, ``unsupported``, ``invalid_spec``, ``spawn_failed``, ``agent_closed``.
+            AgentError: ``engine_missing``, ``unsupported``, ``invalid_spec``, ``spawn_failed``, ``data_dir_unusable``,
+                ``agent_closed``.
         """
         async with self._starting:
             session = self._session
@@ -100,7 +105,12 @@ class LocalAgent:
                 return live.report
             _check(spec)
             directory = self._runners_dir / spec.runner_id
-            directory.mkdir(mode=0o700, exist_ok=True)
+            try:
+                directory.mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise AgentError(
+                    "data_dir_unusable", f"{directory} cannot be made: {error.strerror}"
+                ) from error
             supervisor = Supervisor(spec, self._node_id, directory, session)
             await supervisor.start()
             self._supervisors[spec.runner_id] = supervisor

@@ -49,18 +49,19 @@ def group_members(leader: ProcessIdentity) -> list[psutil.Process]:
             return []
     except psutil.NoSuchProcess:
         pass
-    return [
-        process for process in _session(leader.pid) if process.create_time() >= leader.created_unix_s - 1.0
-    ]
+    return list(_session(leader))
 
 
-def _session(session_id: int) -> Iterator[psutil.Process]:
+def _session(leader: ProcessIdentity) -> Iterator[psutil.Process]:
+    earliest = leader.created_unix_s - _CLOCK_TOLERANCE_S
     for process in psutil.process_iter():
         try:
-            if os.getsid(process.pid) == session_id and process.status() != psutil.STATUS_ZOMBIE:
+            if os.getsid(process.pid) != leader.pid or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.create_time() >= earliest:
                 yield process
-        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
-            continue
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue  # it ended while it was looked at, or belongs to somebody else
 
 
 def signal_group(group_id: int, number: signal.Signals) -> bool:

@@ -28,7 +28,7 @@ import aiohttp
 from wharfinger.engines.ports import LOOPBACK
 from wharfinger.engines.registry import engine_for
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
-from wharfinger.fleet.process_group import ProcessIdentity, signal_group
+from wharfinger.fleet.process_group import ProcessIdentity, group_members, signal_group
 from wharfinger.fleet.readiness import Endpoint, NotServing
 from wharfinger.fleet.runner_log import LogPump, RunnerLog
 
@@ -37,6 +37,7 @@ IDENTITY_FILE: Final = "process.json"
 _LOAD_BYTES_PER_S: Final = 50_000_000
 """Slowest disk we wait for: a load may take as long as reading the file at this speed, however short its deadline."""
 _STRAY_GRACE_S: Final = 0.5
+_STRAY_POLL_S: Final = 0.01
 _STRAY_GIVE_UP_S: Final = 5.0
 _PRIVATE_VARIABLES: Final = ("WHARFINGER_", "WHARF_")
 """Settings of the control plane, which may hold credentials, are not handed to runners."""
@@ -67,6 +68,7 @@ class Supervisor:
         self._session = session
         self._command = command
         self._process: Process | None = None
+        self._identity: ProcessIdentity | None = None
         self._failure: _Failure | None = None
         self._stopping = False
         self._stop_task: asyncio.Task[None] | None = None
@@ -122,12 +124,12 @@ class Supervisor:
         finally:
             os.close(status_write)
             os.close(log_write)
-        self._write_identity(self._process.pid)
         LogPump(log_read, self.log, lambda: _from_thread(loop, self._log_ended))
         self._update(pid=self._process.pid)
         status = asyncio.create_task(self._follow_status(status_read))
         drive = asyncio.create_task(self._drive(self._process))
         self._tasks = [status, drive, asyncio.create_task(self._watch(self._process, status, drive))]
+        self._record(self._process.pid)
 
     async def wait_change(self, since: RunnerReport | None, timeout_s: float) -> RunnerReport:
         """The report once it differs from ``since`` in state or progress, or at the timeout."""
@@ -187,10 +189,16 @@ class Supervisor:
             return False
         return True
 
-    def _write_identity(self, pid: int) -> None:
-        identity = ProcessIdentity.of(pid)
-        if identity is not None:
-            (self._directory / IDENTITY_FILE).write_text(identity.model_dump_json())
+    def _record(self, pid: int) -> None:
+        """Record the process for the next start; one that cannot be recorded must not run."""
+        self._identity = ProcessIdentity.of(pid)
+        if self._identity is None:
+            return
+        try:
+            (self._directory / IDENTITY_FILE).write_text(self._identity.model_dump_json())
+        except OSError as error:
+            self._failure = _Failure("spawn_failed", f"{self._directory} cannot be written: {error.strerror}")
+            signal_group(pid, signal.SIGKILL)
 
     async def _follow_status(self, status_fd: int) -> None:
         reader = asyncio.StreamReader()
@@ -271,24 +279,33 @@ class Supervisor:
     async def _watch(self, process: Process, status: asyncio.Task[None], drive: asyncio.Task[None]) -> None:
         exit_code = await process.wait()
         drive.cancel()
-        await self._end_strays(process.pid)
+        await self._end_strays()
         # The pipe's other ends are gone, so what is left in it can be read to the end.
         await asyncio.wait({status, drive}, timeout=_STRAY_GRACE_S)
         status.cancel()
         if process.stdin is not None:
             process.stdin.close()
-        (self._directory / IDENTITY_FILE).unlink(missing_ok=True)
+        # Should it stay, the next start finds nothing under this identity and drops it.
+        with contextlib.suppress(OSError):
+            (self._directory / IDENTITY_FILE).unlink()
         await self._finish(exit_code)
 
-    async def _end_strays(self, group_id: int) -> None:
-        """The log pipe ends when the last process that inherited it ends; until then the group has members."""
+    async def _end_strays(self) -> None:
+        """Return when nothing of the runner's session is left: helpers hold memory, too, until they are gone.
+
+        The log pipe ends with the last process that inherited it, so it is waited for before anybody is looked for.
+        """
+        identity = self._identity
         deadline = asyncio.get_running_loop().time() + _STRAY_GIVE_UP_S
-        while not self._log_ended.is_set() and asyncio.get_running_loop().time() < deadline:
-            try:
+        while identity is not None and asyncio.get_running_loop().time() < deadline:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STRAY_GRACE_S):
                     await self._log_ended.wait()
-            except TimeoutError:
-                signal_group(group_id, signal.SIGKILL)
+            if await asyncio.to_thread(group_members, identity):
+                signal_group(identity.pid, signal.SIGKILL)
+                await asyncio.sleep(_STRAY_POLL_S)
+            elif self._log_ended.is_set():
+                return
 
     async def _finish(self, exit_code: int) -> None:
         if self._stopping:

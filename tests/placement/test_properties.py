@@ -8,93 +8,20 @@ from typing import TypeVar
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from placement_strategies import REQUESTS, cards, fleets
 
-from support.fleets import GIB, MIB, ask, card, cpu_server, fleet, gpu_server, mac, mesh
+from support.fleets import GIB, MIB, ask
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import memory
 from wharfinger.placement.planner import plan
 from wharfinger.placement.previews import previews
 from wharfinger.placement.types import (
     FleetSnapshot,
-    InstanceFacts,
     InstanceMeta,
     NodeFacts,
     Plan,
     PlanRequest,
-    ReservationFacts,
     Sharding,
-)
-
-BACKENDS = ("vllm-cuda", "mlx", "llama_server", "llama_cpp")
-
-
-@st.composite
-def nodes(draw: st.DrawFn, name: str) -> NodeFacts:
-    """A Mac, a GPU server or a CPU machine, possibly busy, capped, silent or unmeasured."""
-    match draw(st.sampled_from(["mac", "gpu", "gpu", "cpu"])):
-        case "mac":
-            ram = draw(st.sampled_from([8, 16, 24, 36, 64]))
-            node = mac(name, ram, draw(st.floats(0.3, 1.0)) * ram)
-        case "gpu":
-            vram = draw(st.lists(st.sampled_from([8, 12, 16, 24]), min_size=1, max_size=4))
-            used = [draw(st.floats(0, 0.9)) * size for size in vram]
-            tags = draw(
-                st.sets(st.sampled_from(["vllm-cuda", "llama_cpp-cuda", "llama_server-cuda"]), min_size=1)
-            )
-            node = gpu_server(name, vram, used, ram_gib=draw(st.sampled_from([16, 64])), backends=tags)
-        case _:
-            tags = draw(st.sampled_from([{"llama_cpp-cpu"}, {"llama_server-cpu"}]))
-            node = cpu_server(name, draw(st.sampled_from([8, 32, 64])), backends=frozenset(tags))
-    if draw(st.integers(0, 9)) == 0:
-        node = replace(node, memory_cap_bytes=draw(st.integers(4, 30)) * GIB)
-    if draw(st.integers(0, 14)) == 0:
-        node = replace(node, ram_available_bytes=None)
-    return node
-
-
-@st.composite
-def fleets(draw: st.DrawFn) -> FleetSnapshot:
-    """One to five machines, some linked, some with instances running."""
-    names = [f"n{i}" for i in range(draw(st.integers(1, 5)))]
-    members = [draw(nodes(name)) for name in names]
-    linked = [name for name in names if draw(st.booleans()) or draw(st.booleans())]
-    reservations: list[ReservationFacts] = []
-    running: list[InstanceFacts] = []
-    for number, node in enumerate(members):
-        if draw(st.integers(0, 3)) == 0:
-            index = 0 if node.devices else None
-            size = draw(st.integers(1, 10)) * GIB
-            reservations.append(
-                ReservationFacts(f"i{number}", node.node_id, index, size, draw(st.booleans()))
-            )
-            running.append(InstanceFacts(f"i{number}", "other", (node.node_id,), frozenset({24000 + number})))
-    rdma = draw(st.booleans())
-    return fleet(*members, links=mesh(*linked, rdma=rdma), reservations=reservations, instances=running)
-
-
-@st.composite
-def cards(draw: st.DrawFn) -> ModelCard:
-    """4 to 24 layers of unequal size, 1 to 40 GiB."""
-    layers = draw(st.lists(st.integers(100, 1700), min_size=4, max_size=24))
-    return card(
-        n_layers=len(layers),
-        layer_mib=tuple(layers),
-        embedding_mib=draw(st.integers(0, 900)),
-        output_mib=draw(st.integers(0, 900)),
-        kv_heads=draw(st.sampled_from([1, 2, 8])),
-        backends=BACKENDS,
-        preference=draw(st.sampled_from([BACKENDS, BACKENDS[::-1], ()])),
-        context_length=draw(st.sampled_from([4096, 32768, 131072])),
-    )
-
-
-REQUESTS = st.builds(
-    PlanRequest,
-    sharding=st.sampled_from(Sharding),
-    meta=st.sampled_from([InstanceMeta.RING, InstanceMeta.JACCL]),
-    min_nodes=st.integers(1, 3),
-    excluded_node_ids=st.sets(st.sampled_from(["n0", "n4"]), max_size=1).map(frozenset),
-    context_tokens=st.sampled_from([None, None, 2048, 16384]),
 )
 
 
@@ -201,7 +128,6 @@ def test_names_mean_nothing_but_break_ties(
     assert [[new[i] for i in each.node_ids] for each in before.plans] == [
         [*each.node_ids] for each in after.plans
     ]
-    assert [each.memory_by_node.values() for each in before.plans] != None
     assert [[*p.memory_by_node.values()] for p in before.plans] == [
         [*p.memory_by_node.values()] for p in after.plans
     ]

@@ -153,12 +153,9 @@ def _check_layers(card: ModelCard, placement: ExactPlacement) -> None:
                 f"an RPC driver must hold 0..{n_layers} and its donors 0..0; the shards hold {shown}",
             )
         return
-    expected = 0
-    for start, end in ranges:
-        if start != expected or end <= start:
-            break
-        expected = end
-    if expected != n_layers:
+    starts = [0, *(end for _, end in ranges[:-1])]
+    in_order = all(own == start < end for (own, end), start in zip(ranges, starts, strict=True))
+    if not in_order or ranges[-1][1] != n_layers:
         raise _Refused(
             codes.LAYERS_NOT_COVERED,
             f"layers 0..{n_layers} must be covered once and in order; the shards hold {shown}",

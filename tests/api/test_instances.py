@@ -199,7 +199,8 @@ def test_delete_during_launch_cancels_it(client: httpx.Client, server: Server) -
     before = set(server.engine_pids())
     answer = server.launch(512)
     deleted = client.delete(f"/instance/{answer['instance_id']}").json()
-    assert deleted["operation_id"] == answer["operation_id"]
+    events = client.get(f"/api/v1/operations/{answer['operation_id']}/events").json()["events"]
+    assert deleted["operation_id"] == answer["operation_id"], events
     server.wait_status(answer["instance_id"], "deleted")
     operation = client.get(f"/api/v1/operations/{answer['operation_id']}").json()
     assert operation["state"] == "cancelled"

@@ -119,6 +119,16 @@ async def test_the_same_key_with_another_body_is_refused(store: WorkStore, chang
     assert (refused.value.code, refused.value.operation_id) == ("idempotency_key_reused", first.operation_id)
 
 
+async def test_a_busy_resource_names_its_own_operation_not_an_older_one_without_a_key(store: WorkStore) -> None:
+    older, lease = await claimed(store)
+    await applied(store, lease, Start(), Succeed(None))
+    assert older.idempotency_key is None
+    standing, _ = await store.submit(new())
+    with pytest.raises(Conflict) as refused:
+        await store.submit(new())
+    assert (refused.value.code, refused.value.operation_id) == ("resource_busy", standing.operation_id)
+
+
 async def test_a_resource_has_one_unresolved_operation_at_a_time(store: WorkStore) -> None:
     operation, lease = await claimed(store)
     with pytest.raises(Conflict) as refused:

@@ -244,8 +244,11 @@ class OperationStore:
         self, connection: Connection, new: NewOperation, body_hash: str
     ) -> Operation | None:
         resource = rows.resource_key(new)
-        same_key = and_(_columns.kind == new.kind, _columns.idempotency_key == new.idempotency_key)
-        query = select(operations).where(or_(same_key, _columns.unresolved_resource == resource))
+        standing = _columns.unresolved_resource == resource
+        if new.idempotency_key is not None:  # ``== None`` would match every operation without a key
+            same_key = and_(_columns.kind == new.kind, _columns.idempotency_key == new.idempotency_key)
+            standing = or_(same_key, standing)
+        query = select(operations).where(standing)
         found = connection.execute(query).all()
         for row in found:
             if (

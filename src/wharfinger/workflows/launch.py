@@ -125,9 +125,7 @@ class LaunchHandler:
         agent = self._d.fleet.agent(rank.node_id)
         step = f"runner.{rank.rank}"
         spec = self._spec(instance, rank, path)
-        await context.persist_identity(
-            f"{step}.identity", {"runner_id": spec.runner_id, "node_id": rank.node_id}
-        )
+        await context.persist_identity(step, {"runner_id": spec.runner_id, "node_id": rank.node_id})
         try:
             report = await agent.start_runner(spec)
             shown: RunnerState | None = None

@@ -152,7 +152,9 @@ class RunnerReport(AgentValue):
     exit_code: int | None = None
     """Process exit status; negative is the signal that ended it."""
     error_code: str | None = None
-    """``runner_crashed``, ``runner_unresponsive``, ``load_failed``, ``model_mismatch``, ``engine_missing``, …"""
+    """Set with ``RunnerFailed``: ``file_missing``, ``load_failed``, ``out_of_memory``, ``port_in_use`` (the load);
+    ``model_mismatch``, ``endpoint_open``, ``warmup_failed`` (the first answers); ``runner_unresponsive`` (no status, or
+    a load past its deadline), ``runner_wedged`` (loaded, but no answer); ``runner_crashed``, ``spawn_failed``."""
     error_message: str | None = None
     log_tail: tuple[str, ...] = ()
     """Last lines of its log, kept with a failure."""

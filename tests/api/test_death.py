@@ -49,7 +49,7 @@ def test_kill_9_in_each_launch_phase_leaves_no_orphan_and_the_next_start_finishe
     fresh.start()
     view = fresh.wait_status(answer["instance_id"], "ready")
     assert len(fresh.engine_pids()) >= 1
-    assert [runner["pid"] for runner in view["runners"]][0] in fresh.engine_pids()
+    assert view["runners"][0]["pid"] in fresh.engine_pids()
     with fresh.client() as client:
         reply = client.post(
             "/v1/completions", json={"model": DEMO_MODEL_ID, "prompt": "The harbour", "max_tokens": 4}

@@ -55,7 +55,16 @@ def test_data_directory_is_not_writable(tmp_path: Path) -> None:
     """As an ordinary user: root may write everywhere."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o755)
-    command = [sys.executable, "-m", "wharfinger.cli", "up", "--port", "0", "--data-dir", str(closed / "data")]
+    command = [
+        sys.executable,
+        "-m",
+        "wharfinger.cli",
+        "up",
+        "--port",
+        "0",
+        "--data-dir",
+        str(closed / "data"),
+    ]
     if os.geteuid() == 0:
         for parent in (tmp_path, *tmp_path.parents):
             if parent.stat().st_mode & 0o005 != 0o005 and str(parent).startswith("/tmp/"):
@@ -64,7 +73,12 @@ def test_data_directory_is_not_writable(tmp_path: Path) -> None:
     else:
         closed.chmod(0o555)
     result = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "HOME": "/nonexistent"}, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "HOME": "/nonexistent"},
+        check=False,
     )
     assert result.returncode == 1, result.stderr
     text = one_paragraph(result.stderr)

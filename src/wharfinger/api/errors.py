@@ -9,6 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -18,8 +19,11 @@ from wharfinger.catalog.library import UnknownModel
 from wharfinger.fleet.agent import AgentError
 from wharfinger.operations.model import Conflict
 from wharfinger.placement.serial import refusal_to_json
+from wharfinger.store.errors import StoreUnavailable
 from wharfinger.workflows.admission import PlacementRefused
 from wharfinger.workflows.control import INFO_PENDING, UnknownInstance
+
+log = structlog.get_logger(__name__)
 
 PLACEMENT_FAILURE_HEADER = "X-Skulk-Placement-Failure"
 
@@ -98,6 +102,10 @@ def _conflict(_: Request, conflict: Exception) -> JSONResponse:
     )
 
 
+def _store_unavailable(_: Request, error: Exception) -> JSONResponse:
+    return _respond(ApiError(503, "store_unavailable", str(error), headers={"Retry-After": "2"}))
+
+
 def _agent_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, AgentError)
     return _respond(ApiError(404 if error.code == "runner_unknown" else 503, error.code, str(error)))
@@ -123,6 +131,12 @@ def _http(_: Request, error: Exception) -> JSONResponse:
     )
 
 
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    """Nobody planned for it: the log has the details, the answer names none of them."""
+    log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
+    return _respond(ApiError(500, "internal_error", "something broke in the control plane; its log has the details"))
+
+
 def install(app: FastAPI) -> None:
     """Register the handlers."""
     app.add_exception_handler(ApiError, lambda _, error: _respond(error))  # type: ignore[arg-type]
@@ -133,3 +147,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(AgentError, _agent_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(StoreUnavailable, _store_unavailable)
+    app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,131 @@
+"""Exact create: what a preview offered can be launched as it is; anything forged or impossible is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import httpx
+import pytest
+
+from support.server import DEMO_MODEL_ID, Server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Any:
+    with server.client() as found:
+        yield found
+
+
+@pytest.fixture
+def placement(client: httpx.Client) -> dict[str, Any]:
+    """The best preview's instance, with an id of our own."""
+    params = {"model_id": DEMO_MODEL_ID, "context_tokens": 512}
+    row = client.get("/instance/previews", params=params).json()["previews"][0]
+    return copy.deepcopy(row["instance"])
+
+
+def body(placement: dict[str, Any]) -> dict[str, Any]:
+    return placement["MlxRingInstance"]
+
+
+def shard(placement: dict[str, Any]) -> dict[str, Any]:
+    tagged = next(iter(body(placement)["shardAssignments"]["runnerToShard"].values()))
+    return tagged["PipelineShardMetadata"]
+
+
+def refused(client: httpx.Client, placement: dict[str, Any], status: int, reason: str) -> dict[str, Any]:
+    response = client.post("/instance", json={"instance": placement})
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error["reason"] == reason, error
+    assert client.get("/instance").json()["instances"] == []
+    return error
+
+
+def test_a_preview_can_be_launched_as_it_is(
+    client: httpx.Client, server: Server, placement: dict[str, Any]
+) -> None:
+    body(placement)["instanceId"] = "mine-1"
+    answer = client.post("/instance", json={"instance": placement}).json()
+    assert answer["instance_id"] == "mine-1"
+    assert answer["command_id"] != "mine-1"
+    view = server.wait_status("mine-1", "ready")
+    assert view["context_tokens"] == 512
+    reply = client.post(
+        "/v1/completions", json={"model": DEMO_MODEL_ID, "prompt": "The sea", "max_tokens": 3}
+    )
+    assert reply.status_code == 200
+    again = client.post("/instance", json={"instance": placement})
+    assert again.status_code == 409
+    client.delete("/instance/mine-1")
+    server.wait_status("mine-1", "deleted")
+
+
+def test_forged_card_is_refused_with_the_contracts_header(
+    client: httpx.Client, placement: dict[str, Any]
+) -> None:
+    shard(placement)["modelCard"]["storageSize"]["inBytes"] = 1
+    response = client.post("/instance", json={"instance": placement})
+    assert response.status_code == 400
+    assert response.headers["X-Skulk-Placement-Failure"] == "model_card_identity_mismatch"
+    assert response.json()["error"]["reason"] == "model_card_identity_mismatch"
+
+
+def test_unknown_node_is_refused(client: httpx.Client, placement: dict[str, Any]) -> None:
+    assignments = body(placement)["shardAssignments"]
+    assignments["nodeToRunner"] = {"node_nowhere": next(iter(assignments["nodeToRunner"].values()))}
+    error = refused(client, placement, 400, "node_unknown")
+    assert "node_nowhere" in error["message"]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 17), (1, 18)])
+def test_layers_must_be_covered(
+    client: httpx.Client, placement: dict[str, Any], start: int, end: int
+) -> None:
+    shard(placement)["startLayer"], shard(placement)["endLayer"] = start, end
+    refused(client, placement, 400, "layers_not_covered")
+
+
+@pytest.mark.parametrize("tokens", [0, -5])
+def test_a_window_that_is_not_positive_is_refused(
+    client: httpx.Client, placement: dict[str, Any], tokens: int
+) -> None:
+    body(placement)["contextTokenLimit"] = tokens
+    refused(client, placement, 400, "context_not_positive")
+
+
+def test_a_window_larger_than_the_cards_is_lowered(
+    client: httpx.Client, server: Server, placement: dict[str, Any]
+) -> None:
+    body(placement)["instanceId"] = "mine-2"
+    body(placement)["contextTokenLimit"] = 1_000_000
+    assert client.post("/instance", json={"instance": placement}).status_code == 200
+    assert client.get("/instance/mine-2").json()["MlxRingInstance"]["contextTokenLimit"] == 32768
+    client.delete("/instance/mine-2")
+    server.wait_status("mine-2", "deleted")
+
+
+def test_missing_engine_is_refused(client: httpx.Client, placement: dict[str, Any]) -> None:
+    shard(placement)["resolvedBackend"] = "llama_cpp-cuda"
+    error = refused(client, placement, 400, "engine_missing")
+    assert "llama_cpp-cpu" in error["message"]
+
+
+def test_system_role_is_not_the_callers(client: httpx.Client, placement: dict[str, Any]) -> None:
+    body(placement)["systemRole"] = "steward"
+    refused(client, placement, 400, "system_role")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({}, "instance"),
+        ({"NoSuchInstance": {}}, "instance"),
+        ({"MlxRingInstance": {}}, "instance.MlxRingInstance.instanceId"),
+    ],
+)
+def test_malformed_instances_name_the_field(client: httpx.Client, wrong: dict[str, Any], param: str) -> None:
+    response = client.post("/instance", json={"instance": wrong})
+    assert response.status_code == 422
+    assert response.json()["error"]["param"] == param

@@ -170,7 +170,10 @@ def grow(node: NodeFacts, size: int) -> NodeFacts:
 def test_removing_the_reported_shortage_makes_the_node_fit(
     snapshot: FleetSnapshot, model: ModelCard, context: int | None
 ) -> None:
-    """Each node said to be short fits once every pool has that much more."""
+    """Each node said to be short fits once every pool has that much more.
+
+    Pools whose claims exceed them are left out: they count as 0, and how far below that they are is not told.
+    """
     result = plan(snapshot, model, ask(context_tokens=context))
     refused = result.node_refusals if result.refusal is None else result.refusal.nodes
     for refusal in refused:
@@ -180,6 +183,10 @@ def test_removing_the_reported_shortage_makes_the_node_fit(
         assert refusal.needed_bytes == sum(part.size_bytes for part in refusal.parts)
         assert refusal.short_by_bytes > 0
         node = next(node for node in snapshot.nodes if node.node_id == refusal.node_id)
+        own = [each for each in snapshot.reservations if each.node_id == node.node_id]
+        pools = [pool for tag in node.backends or () for pool in memory.usable(node, tag, own)]
+        if memory.node_cap_left(node, own) == 0 or any(pool.usable_bytes == 0 for pool in pools):
+            continue
         alone = replace(snapshot, nodes=(grow(node, refusal.short_by_bytes),), links=())
         assert plan(alone, model, ask(context_tokens=context)).plans
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.split import boundaries, largest_remainder, pack
@@ -33,7 +34,7 @@ class Stage:
         return cls(member, tuple(pools), min(pool.usable_bytes or 0 for pool in pools))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arrangement:
     """Stages in layer order, with the memory each member has beside its devices."""
 
@@ -45,17 +46,16 @@ class Arrangement:
     driver: int | None = None
     """llama.cpp RPC: the member that reads the file and so holds the embedding, whatever layers it has."""
 
-    def width(self, stage: Stage) -> int:
-        """How many ways the stage's layers are cut."""
+    @cached_property
+    def cuts(self) -> tuple[tuple[int, bool], ...]:
+        """By stage: how many ways its layers are cut, and whether it holds the token embedding."""
         if self.sharding is Sharding.TENSOR:
-            return sum(len(each.pools) for each in self.stages)
-        return len(stage.pools)
-
-    def first(self, stage: Stage, start: int) -> bool:
-        """Whether the stage holds the token embedding."""
-        if self.driver is None:
-            return start == 0
-        return stage is next(each for each in self.stages if each.member == self.driver)
+            ranks = sum(len(stage.pools) for stage in self.stages)
+            return ((ranks, True),) * len(self.stages)
+        reader = 0
+        if self.driver is not None:
+            reader = next(i for i, stage in enumerate(self.stages) if stage.member == self.driver)
+        return tuple((len(stage.pools), index == reader) for index, stage in enumerate(self.stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,9 @@ def _place(work: Workspace, arrangement: Arrangement, context: int) -> Ranges | 
         return None
 
     def fits(index: int, start: int, end: int) -> bool:
-        stage = arrangement.stages[index]
-        return _stage_slack(arrangement, stage, _sized(work, arrangement, stage, start, end, context)) >= 0
+        stage, (width, first) = arrangement.stages[index], arrangement.cuts[index]
+        sized = work.sized(arrangement.tag, start, end, width, first, context)
+        return _member_slack(arrangement.hosts[stage.member], [(stage, sized)]) >= 0
 
     packed = pack(work.card.n_layers, len(arrangement.stages), fits, _max_start(work, arrangement))
     return packed if packed is not None and _slack(work, arrangement, packed, context) >= 0 else None
@@ -143,23 +144,12 @@ def _max_start(work: Workspace, arrangement: Arrangement) -> int | None:
     return work.card.placement.max_pipeline_split_layer if len(arrangement.hosts) > 1 else None
 
 
-def _sized(
-    work: Workspace, arrangement: Arrangement, stage: Stage, start: int, end: int, context: int
-) -> Sized:
-    first = arrangement.first(stage, start)
-    return work.sized(arrangement.tag, start, end, arrangement.width(stage), first, context)
-
-
-def _stage_slack(arrangement: Arrangement, stage: Stage, sized: Sized) -> int:
-    """Bytes left by one stage alone on its member; negative when it does not fit."""
-    return _member_slack(arrangement.hosts[stage.member], [(stage, sized)])
-
-
 def _slack(work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int) -> int:
     """The smallest number of bytes left anywhere; negative when something does not fit."""
     if len(arrangement.stages) == 1:
-        stage, (start, end) = arrangement.stages[0], ranges[0]
-        return _stage_slack(arrangement, stage, _sized(work, arrangement, stage, start, end, context))
+        stage, (start, end), (width, first) = arrangement.stages[0], ranges[0], arrangement.cuts[0]
+        sized = work.sized(arrangement.tag, start, end, width, first, context)
+        return _member_slack(arrangement.hosts[0], [(stage, sized)])
     members = _by_member(work, arrangement, ranges, context)
     return min(_member_slack(host, held) for host, held in zip(arrangement.hosts, members, strict=True))
 
@@ -167,16 +157,21 @@ def _slack(work: Workspace, arrangement: Arrangement, ranges: Ranges, context: i
 def _by_member(
     work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int
 ) -> list[list[tuple[Stage, Sized]]]:
+    tag = arrangement.tag
     members: list[list[tuple[Stage, Sized]]] = [[] for _ in arrangement.hosts]
-    for stage, (start, end) in zip(arrangement.stages, ranges, strict=True):
-        members[stage.member].append((stage, _sized(work, arrangement, stage, start, end, context)))
+    for stage, (start, end), (width, first) in zip(arrangement.stages, ranges, arrangement.cuts, strict=True):
+        members[stage.member].append((stage, work.sized(tag, start, end, width, first, context)))
     return members
 
 
 def _member_slack(host: HostMemory, held: Sequence[tuple[Stage, Sized]]) -> int:
     host_bytes = host_bytes_of(held)
-    taken_from_pool = host_bytes if host.shared else 0
-    slack = min(stage.usable - sized.device_bytes - taken_from_pool for stage, sized in held)
+    stage, sized = held[0]
+    slack = stage.usable - sized.device_bytes
+    for stage, sized in held[1:]:
+        slack = min(slack, stage.usable - sized.device_bytes)
+    if host.shared:
+        slack -= host_bytes
     if not host.shared and host.usable is not None and host_bytes:
         slack = min(slack, host.usable - host_bytes)
     if host.cap_left is not None:
@@ -214,8 +209,7 @@ def _ceiling(
     """Largest window all stages hold, capped by card and engine."""
     highest = HIGHEST_CONTEXT_TOKENS if goal.limit is None else goal.limit
     if len(arrangement.stages) == 1:
-        stage, (start, end) = arrangement.stages[0], ranges[0]
-        key = (arrangement.tag, start, end, arrangement.width(stage), arrangement.first(stage, start))
+        key = (arrangement.tag, ranges[0], arrangement.cuts[0])
         probed = work.probed_windows.setdefault(key, [])
     else:
         probed = []

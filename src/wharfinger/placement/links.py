@@ -106,10 +106,20 @@ class LinkIndex:
         key = (source, sink, order, routable)
         if key not in self._best:
             links = self._by_pair.get((source, sink), ())
-            self._best[key] = min(
-                (link for link in links if not routable or is_routable(link)),
-                key=lambda link: (order.index(interface_class(link)), *_speed_key(link), link.address or "~"),
-                default=None,
+            if routable:
+                links = [link for link in links if is_routable(link)]
+            self._best[key] = (
+                links[0]
+                if len(links) == 1
+                else min(
+                    links,
+                    key=lambda link: (
+                        order.index(interface_class(link)),
+                        *_speed_key(link),
+                        link.address or "~",
+                    ),
+                    default=None,
+                )
             )
         return self._best[key]
 

@@ -10,7 +10,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import codes
 from wharfinger.placement.build import build_plan
 from wharfinger.placement.refusals import explain
-from wharfinger.placement.search import Found, search
+from wharfinger.placement.search import Found, search, search_sets
 from wharfinger.placement.suggestions import suggest
 from wharfinger.placement.types import (
     FleetSnapshot,
@@ -102,24 +102,24 @@ def _add_wide(
     widest = min(len(work.nodes), narrowest + WIDEST - 1, request.max_nodes or len(work.nodes))
     listed = {_option(row.plan) for row in picks if row.plan is not None}
     any_plan = False
-    first: Found | None = None
+    first = search(work, replace(request, max_nodes=narrowest))
     for width in range(narrowest, widest + 1):
-        found = search(work, replace(request, min_nodes=width, max_nodes=width))
-        first = first or found
-        if not found.ranked:
-            if found.request_code is not None or (found.set_refusal and found.set_refusal.code in _NO_WIDER):
-                break
-            continue
-        any_plan = True
-        row = _row(work, found, 0)
-        assert row.plan is not None
-        if _option(row.plan) not in listed:
-            picks.append(row)
+        found = first
+        if width > narrowest:
+            found = Found(gated=first.gated)
+            search_sets(work, replace(request, min_nodes=width, max_nodes=width), found)
+        if found.ranked:
+            any_plan = True
+            row = _row(work, found, 0)
+            if row.plan is not None and _option(row.plan) not in listed:
+                picks.append(row)
+        elif found.request_code is not None or (found.set_refusal and found.set_refusal.code in _NO_WIDER):
+            break
     if any_plan:
         return
     if request.sharding is Sharding.PIPELINE and request.meta is InstanceMeta.RING and (picks or refusals):
         return  # the single-node row, or its refusal, already speaks for this shape
-    refusals.append((request, explain(work, request, first or search(work, request))))
+    refusals.append((request, explain(work, request, first)))
 
 
 def _option(plan: Plan) -> tuple[object, ...]:

@@ -103,8 +103,8 @@ def passes_per_second(work: Workspace, candidate: Candidate) -> float | None:
     arrangement = fit.arrangement
     tensor = arrangement.sharding is Sharding.TENSOR
     seconds = 0.0
-    for stage, (start, end) in zip(arrangement.stages, fit.ranges, strict=True):
-        weight_bytes = work.weight_bytes(start, end) / arrangement.width(stage)
+    for stage, (start, end), (width, _) in zip(arrangement.stages, fit.ranges, arrangement.cuts, strict=True):
+        weight_bytes = work.weight_bytes(start, end) / width
         bandwidth = _slowest(candidate.members[stage.member], stage.pools)
         if bandwidth is None:
             return None

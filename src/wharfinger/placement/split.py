@@ -1,8 +1,8 @@
-"""Cutting layers over ranks: largest remainder first, the tightest packing when that does not fit."""
+"""Cutting layers over ranks: largest remainder first, any cut that fits when that does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 Fits = Callable[[int, int, int], bool]
 """``fits(stage, start, end)``: whether the stage can hold these layers. Must be monotone: a stage that holds a
@@ -51,34 +51,55 @@ def boundaries(counts: Sequence[int], max_start: int | None = None) -> tuple[tup
 def pack(
     n_layers: int, stages: int, fits: Fits, max_start: int | None = None
 ) -> tuple[tuple[int, int], ...] | None:
-    """Ranges that fit when any contiguous cut does: each stage in turn takes as many layers as it can.
+    """Ranges that fit, whenever any contiguous cut with a layer on every stage does, for this order of stages.
 
-    Taking the longest prefix leaves the least for those after it, so for a monotone ``fits`` this finds a cut
-    whenever one exists for this order of stages.
+    Follows, stage by stage, every boundary that can be reached. ``fits`` is asked about twice per layer and stage.
     """
-    ranges: list[tuple[int, int]] = []
-    start = 0
+    if not _covers(n_layers, stages, fits):
+        return None
+    reached: list[dict[int, int]] = [{0: 0}]
     for stage in range(stages):
         left = stages - stage - 1
-        end = n_layers if left == 0 else _longest(stage, start, n_layers - left, fits)
+        limit = n_layers - left
         if left and max_start is not None:
-            end = min(end, max_start - (left - 1))
-        if end <= start or (left == 0 and not fits(stage, start, end)):
-            return None
-        ranges.append((start, end))
-        start = end
-    return tuple(ranges)
+            limit = min(limit, max_start - (left - 1))
+        reached.append(_reach(stage, reached[-1], limit, fits))
+    if n_layers not in reached[-1]:
+        return None
+    ranges: list[tuple[int, int]] = []
+    end = n_layers
+    for starts in reversed(reached[1:]):
+        ranges.append((starts[end], end))
+        end = starts[end]
+    return tuple(reversed(ranges))
 
 
-def _longest(stage: int, start: int, limit: int, fits: Fits) -> int:
-    low, high = start, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(stage, start, middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _covers(n_layers: int, stages: int, fits: Fits) -> bool:
+    """Whether the stages could hold everything if some were allowed to stay empty: cheap, and necessary."""
+    start = 0
+    for stage in range(stages):
+        low, high = start, n_layers
+        while low < high:
+            middle = (low + high + 1) // 2
+            if fits(stage, start, middle):
+                low = middle
+            else:
+                high = middle - 1
+        start = low
+    return start == n_layers
+
+
+def _reach(stage: int, starts: Iterable[int], limit: int, fits: Fits) -> dict[int, int]:
+    """Boundaries a stage can end at, each with a boundary it can begin at."""
+    ends: dict[int, int] = {}
+    end = 0
+    for start in sorted(starts):
+        first = max(end, start) + 1
+        end = max(end, start)
+        while end < limit and fits(stage, start, end + 1):
+            end += 1
+        ends.update(dict.fromkeys(range(first, end + 1), start))
+    return ends
 
 
 def tensor_divides(width: int, hidden_size: int, heads: int | None, kv_heads: int | None) -> bool:

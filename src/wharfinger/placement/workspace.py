@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import backends, memory
 from wharfinger.placement.links import LinkIndex
 from wharfinger.placement.memory.interface import Footprint, Pool, ShardShape
+from wharfinger.placement.memory.profile import MemoryProfile, profile_of
 from wharfinger.placement.types import (
     FleetSnapshot,
     MemoryPart,
@@ -148,18 +148,18 @@ class Workspace:
 
     def weight_bytes(self, start: int, end: int) -> int:
         """Weight bytes of layers ``start`` to ``end`` (exclusive)."""
-        return self._weight_sums[end] - self._weight_sums[start]
+        return self._profile.layer_bytes(start, end)
 
     @cached_property
-    def _weight_sums(self) -> tuple[int, ...]:
-        return (0, *accumulate(memory.layer_weight_bytes(self.card)[0]))
+    def _profile(self) -> MemoryProfile:
+        return profile_of(self.card)
 
     @cached_property
     def _uniform(self) -> bool:
         """Whether every layer weighs and remembers the same."""
-        card = self.card
-        same_weights = len(set(memory.layer_weight_bytes(card)[0])) == 1
-        return same_weights and (card.layers is None or all(layer == card.layers[0] for layer in card.layers))
+        n_layers = self.card.n_layers
+        same_cache = all(number == n_layers for _, number in self._profile.counts(0, n_layers))
+        return same_cache and len(set(self._profile.layer_weights)) == 1
 
     def tags(self, node: NodeFacts, only: str | None) -> tuple[str, ...]:
         """Backend tags of the node that may run the card, best first; empty when it has not reported engines."""

@@ -91,6 +91,6 @@ def test_hanging_up_stops_the_generation_within_a_second(server: Server, client:
 
 def _in_flight(http: Any) -> int:
     for line in http.get("/metrics").text.splitlines():
-        if line.startswith("wharfinger_gateway_requests_in_flight "):
+        if line.startswith("wharfinger_gateway_in_flight "):
             return int(float(line.split()[1]))
     raise AssertionError("no in-flight gauge")

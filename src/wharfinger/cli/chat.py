@@ -27,7 +27,7 @@ class Answer:
     """After the first token; ``None`` with fewer than two."""
 
 
-def ask(client: Client, model: str, messages: list[dict[str, str]], max_tokens: int = 512) -> Answer:
+def ask(client: Client, model: str, messages: list[dict[str, str]], max_tokens: int | None = None) -> Answer:
     """Ask once and print the answer as it comes.
 
     Raises:
@@ -49,8 +49,12 @@ def ask(client: Client, model: str, messages: list[dict[str, str]], max_tokens: 
     return Answer("".join(pieces), first - started, len(pieces), rate)
 
 
-def _stream(client: Client, model: str, messages: list[dict[str, str]], max_tokens: int) -> Iterator[str]:
-    body = {"model": model, "messages": messages, "stream": True, "max_tokens": max_tokens}
+def _stream(
+    client: Client, model: str, messages: list[dict[str, str]], max_tokens: int | None
+) -> Iterator[str]:
+    body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
     timeout = httpx.Timeout(30.0, read=None)
     try:
         with client.http.stream("POST", "/v1/chat/completions", json=body, timeout=timeout) as response:

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.catalog.card import ModelCard
-from wharfinger.operations.model import NewOperation, Operation
+from wharfinger.operations.model import Conflict, NewOperation, Operation
 from wharfinger.operations.store import OperationStore
 from wharfinger.placement.planner import plan
 from wharfinger.placement.serial import request_to_json
@@ -140,14 +140,23 @@ class Admission:
     async def _repeated(
         self, connection: AsyncConnection, card: ModelCard, new: NewOperation
     ) -> Admitted | None:
-        """The launch this idempotency key already made, deleted since or not."""
-        if new.idempotency_key is None:
-            return None
+        """The launch this idempotency key already made, deleted since or not.
+
+        Raises:
+            Conflict: the instance id is taken by another launch.
+        """
         instance = await get_instance(connection, new.resource_name, include_deleted=True)
         if instance is None:
             return None
-        operation, _ = await self._operations.submit(new, connection)  # compares the bodies
-        return Admitted(instance.instance_id, card, instance.plan, operation)
+        if new.idempotency_key is not None:
+            operation, created = await self._operations.submit(new, connection)  # compares the bodies
+            if not created:
+                return Admitted(instance.instance_id, card, instance.plan, operation)
+        raise Conflict(
+            "instance_exists",
+            f"there is or was an instance {new.resource_name!r} already; choose another instance id",
+            instance.operation_id or "",
+        )
 
     async def snapshot(self, connection: AsyncConnection, nodes: list[NodeFacts]) -> FleetSnapshot:
         """The fleet with the reservation ledger of this transaction."""

@@ -175,6 +175,8 @@ class LaunchHandler:
             start_layer=rank.start_layer,
             end_layer=rank.end_layer,
             n_layers=instance.card.n_layers,
+            batch_tokens=plan.settings.micro_batch_tokens,
+            micro_batch_tokens=plan.settings.micro_batch_tokens,
             cache_type_k=plan.settings.cache_type_k,
             cache_type_v=plan.settings.cache_type_v,
             embedding="TextEmbedding" in instance.card.tasks,

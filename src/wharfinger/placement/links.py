@@ -55,13 +55,12 @@ class LinkIndex:
         self._best: dict[tuple[str, str, tuple[str, ...], bool], LinkFacts | None] = {}
         self._costs: dict[tuple[str, str], tuple[int, float, float]] = {}
         self._by_pair: defaultdict[tuple[str, str], list[LinkFacts]] = defaultdict(list)
+        self._rdma: set[tuple[str, str]] = set()
         for link in links:
-            self._by_pair[link.source, link.sink].append(link)
-
-    @property
-    def empty(self) -> bool:
-        """True when no link at all has been observed."""
-        return not self._by_pair
+            pair = (link.source, link.sink)
+            self._by_pair[pair].append(link)
+            if link.rdma:
+                self._rdma.add(pair)
 
     @cached_property
     def mutual(self) -> dict[str, frozenset[str]]:
@@ -84,10 +83,9 @@ class LinkIndex:
     @cached_property
     def rdma_mutual(self) -> dict[str, frozenset[str]]:
         """Nodes each node is linked with over RDMA in both directions."""
-        rdma = {pair for pair, links in self._by_pair.items() if any(link.rdma for link in links)}
         found: defaultdict[str, set[str]] = defaultdict(set)
-        for source, sink in rdma:
-            if (sink, source) in rdma:
+        for source, sink in self._rdma:
+            if (sink, source) in self._rdma:
                 found[source].add(sink)
         return {node: frozenset(others) for node, others in found.items()}
 

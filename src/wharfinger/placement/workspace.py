@@ -48,10 +48,14 @@ class Sized:
     @classmethod
     def of(cls, print_: Footprint) -> Sized:
         """Sum a footprint."""
-        floor = sum(part.size_bytes for part in print_.host_parts if part.name == ENGINE_FLOOR)
-        return cls(
-            print_.parts, print_.host_parts, print_.device_bytes, print_.host_bytes, floor, print_.flags
-        )
+        device = host = floor = 0
+        for part in print_.parts:
+            device += part.size_bytes
+        for part in print_.host_parts:
+            host += part.size_bytes
+            if part.name == ENGINE_FLOOR:
+                floor += part.size_bytes
+        return cls(print_.parts, print_.host_parts, device, host, floor, print_.flags)
 
 
 @dataclass(frozen=True, slots=True)

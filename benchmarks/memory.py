@@ -29,8 +29,8 @@ from support.tiny_gguf import ARCHITECTURES, TinyShape, write_tiny_gguf  # noqa:
 from wharfinger.catalog.gguf_card import gguf_card  # noqa: E402
 from wharfinger.placement.types import ServingSettings  # noqa: E402
 
-SMALL = TinyShape(layers=12, hidden=1024, heads=16, kv_heads=4, feed_forward=2816, vocab=32_000)
-"""Large enough (70 to 300 MiB of weights) that the process is not mostly Python."""
+SMALL = TinyShape(layers=6, hidden=1024, heads=16, kv_heads=4, feed_forward=2048, vocab=32_000)
+"""Large enough (100 to 300 MiB of weights) that the process is not mostly Python."""
 Q8 = ServingSettings(slots=2, cache_type_k="q8_0", cache_type_v="q8_0")
 CASES = [(4096, ServingSettings()), (8192, Q8)]
 DEMO_CASES = [(1024, ServingSettings()), (8192, ServingSettings()), (4096, Q8), (32_768, ServingSettings())]

@@ -92,11 +92,37 @@ def test_sliding_layers_never_hold_more_than_full_ones(models: Callable[[str], T
     assert comparison.probe.kv_bytes == 6 * 512 * 512
 
 
-def test_the_demo_model(tmp_path: Path) -> None:
-    """Gemma 3 270M as it is served: 24 MiB of full and 15 MiB of sliding cache at 8,192 tokens."""
-    path = tmp_path / "demo.gguf"
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("demo") / "demo.gguf"
     assemble(path)
-    comparison = compare(path, gguf_card(path), 8192, ServingSettings())
+    return path
+
+
+def test_the_demo_model_over_two_rpc_donors(demo: Path) -> None:
+    """What llama-server printed at 1,024 tokens: layers 0-9 on one donor, 10-17 and the head on the other.
+
+    Model 35.8 and 199.3 MiB (and 170.0 mapped on the driver: the token embedding again), caches 1 + 9 and 2 + 6 MiB,
+    scratch 40.8 and 29.6 MiB, and 20.6 MiB on the driver.
+    """
+    card, settings = gguf_card(demo), ServingSettings()
+    shapes = (ShardShape(0, 10, last=False), ShardShape(10, 18, first=False))
+    printed = ((35.8, 10, 40.8), (199.3, 8, 29.6))
+    for shape, (weights, cache, scratch) in zip(shapes, printed, strict=True):
+        need = footprint(card, "llama_server-cuda", shape, 1024, settings)
+        parts = {part.name: part.size_bytes / MIB for part in need.parts}
+        assert parts["weights"] == pytest.approx(weights, abs=0.06)
+        assert parts["kv_cache"] == cache
+        assert -0.1 <= parts["compute_buffers"] / scratch - 1 <= 0.4
+    host = footprint(card, "llama_server-cuda", shapes[0], 1024, settings).host_parts
+    driver = {part.name: part.size_bytes / MIB for part in host}
+    assert driver["weights"] == 170.0
+    assert driver["compute_buffers"] == pytest.approx(20.6, rel=0.1)
+
+
+def test_the_demo_model(demo: Path) -> None:
+    """Gemma 3 270M as it is served: 24 MiB of full and 15 MiB of sliding cache at 8,192 tokens."""
+    comparison = compare(demo, gguf_card(demo), 8192, ServingSettings())
     assert comparison.probe.kv_bytes == comparison.predicted["kv_cache"] == 39 * MIB
     assert comparison.predicted["weights"] == 246_587_904
     _check(comparison)

@@ -85,6 +85,8 @@ class MemoryProfile:
     projector_bytes: int
     drafts: tuple[Draft, ...]
     is_embedding: bool
+    is_encoder: bool
+    """Keeps nothing between calls: every token is seen at once."""
     cache_flags: tuple[str, ...]
     weight_flags: tuple[str, ...]
     max_window_tokens: int | None
@@ -147,6 +149,7 @@ def build_profile(card: ModelCard) -> MemoryProfile:
             Draft(one.weight_bytes, _draft_parts(card, one)) for one in card.companions if one.role == "draft"
         ),
         is_embedding=bool(card.tasks) and all(task == "TextEmbedding" for task in card.tasks),
+        is_encoder=_has_token_cache(card) and all(layer.kind is LayerKind.NONE for layer in layers),
         cache_flags=cache_flags,
         weight_flags=weight_flags,
         max_window_tokens=card.context_length or None,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import orjson
 from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from wharfinger.store.errors import unavailable
@@ -51,9 +51,8 @@ class Database:
         json = {"json_serializer": _dump_json, "json_deserializer": orjson.loads}
         if parsed.get_backend_name() != "sqlite":
             arguments = {"timeout": _CONNECT_TIMEOUT_S, "command_timeout": 60}
-            engine = create_async_engine(
-                parsed, pool_size=8, max_overflow=8, pool_pre_ping=True, connect_args=arguments, **json
-            )
+            engine = create_async_engine(parsed, pool_size=16, max_overflow=8, connect_args=arguments, **json)
+            event.listen(engine.sync_engine.pool, "checkout", _drop_if_closed)
             return cls(engine, None)
         engine = create_async_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S}, **json)
         writer = create_engine(
@@ -159,6 +158,12 @@ def _retrieve_exception(job: asyncio.Future[Any]) -> None:
 
 def _dump_json(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+def _drop_if_closed(connection: Any, _record: object, _proxy: object) -> None:
+    """Spares a round trip for each transaction: the driver knows by itself when the server has hung up."""
+    if connection.driver_connection.is_closed():
+        raise DisconnectionError
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

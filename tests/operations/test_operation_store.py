@@ -119,7 +119,9 @@ async def test_the_same_key_with_another_body_is_refused(store: WorkStore, chang
     assert (refused.value.code, refused.value.operation_id) == ("idempotency_key_reused", first.operation_id)
 
 
-async def test_a_busy_resource_names_its_own_operation_not_an_older_one_without_a_key(store: WorkStore) -> None:
+async def test_a_busy_resource_names_its_own_operation_not_an_older_one_without_a_key(
+    store: WorkStore,
+) -> None:
     older, lease = await claimed(store)
     await applied(store, lease, Start(), Succeed(None))
     assert older.idempotency_key is None

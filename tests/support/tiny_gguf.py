@@ -7,13 +7,15 @@ prints what it took. Every builder mirrors the tensors llama.cpp requires of tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import gguf
 import numpy as np
 
-from wharfinger.catalog.card import ByteSize, LayerGeometry, LayerKind, ModelCard, Weights
+from support.tiny_gguf_draft import Draft, TinyShape, card_of, write_draft
+from wharfinger.catalog.card import LayerGeometry, LayerKind, ModelCard
+
+__all__ = ["ARCHITECTURES", "TinyModel", "TinyShape", "write_tiny_gguf"]
 
 
 @dataclass(frozen=True)
@@ -24,62 +26,22 @@ class TinyModel:
     card: ModelCard
 
 
-@dataclass(frozen=True)
-class TinyShape:
-    """Sizes shared by the builders; small enough to write and load in well under a second."""
-
-    layers: int = 4
-    hidden: int = 256
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 64
-    feed_forward: int = 512
-    vocab: int = 512
-    context: int = 131072
-    tied: bool = False
-
-
-@dataclass
-class _Draft:
-    """A model being put together."""
-
-    arch: str
-    shape: TinyShape
-    rng: np.random.Generator
-    tensors: dict[str, np.ndarray] = field(default_factory=dict)
-    metadata: dict[str, object] = field(default_factory=dict)
-    geometry: list[LayerGeometry] = field(default_factory=list)
-    card: dict[str, object] = field(default_factory=dict)
-
-    def weight(self, name: str, *shape: int) -> None:
-        """A matrix (16-bit) or vector (32-bit) in numpy order: outputs first."""
-        values = self.rng.standard_normal(shape, dtype=np.float32) * 0.02
-        self.tensors[name] = values.astype(np.float16) if len(shape) > 1 else values
-
-    def narrow(self, name: str, *shape: int) -> None:
-        """A matrix llama.cpp wants in 32 bits."""
-        self.tensors[name] = self.rng.standard_normal(shape, dtype=np.float32) * 0.02
-
-    def key(self, name: str, value: object) -> None:
-        self.metadata[f"{self.arch}.{name}"] = value
-
-
 def write_tiny_gguf(directory: Path, arch: str, shape: TinyShape | None = None, seed: int = 7) -> TinyModel:
     """Write ``directory/tiny-ARCH.gguf``.
 
     Raises:
         KeyError: an architecture that :data:`ARCHITECTURES` does not list.
     """
-    draft = _Draft(arch, shape or TinyShape(), np.random.default_rng(seed))
+    draft = Draft(arch, shape or TinyShape(), np.random.default_rng(seed))
     draft.metadata["general.architecture"] = arch
     _common(draft)
     ARCHITECTURES[arch](draft)
     path = directory / f"tiny-{arch}.gguf"
-    _write(draft, path)
-    return TinyModel(path, _card(draft, path))
+    write_draft(draft, path)
+    return TinyModel(path, card_of(draft, path))
 
 
-def _common(draft: _Draft) -> None:
+def _common(draft: Draft) -> None:
     shape = draft.shape
     draft.key("context_length", shape.context)
     draft.key("embedding_length", shape.hidden)
@@ -90,14 +52,14 @@ def _common(draft: _Draft) -> None:
     draft.weight("token_embd.weight", shape.vocab, shape.hidden)
 
 
-def _head(draft: _Draft) -> None:
+def _head(draft: Draft) -> None:
     draft.weight("output_norm.weight", draft.shape.hidden)
     if not draft.shape.tied:
         draft.weight("output.weight", draft.shape.vocab, draft.shape.hidden)
 
 
 def _attention_keys(
-    draft: _Draft, heads: int | list[int] | None = None, kv: int | list[int] | None = None
+    draft: Draft, heads: int | list[int] | None = None, kv: int | list[int] | None = None
 ) -> None:
     shape = draft.shape
     draft.key("attention.head_count", shape.heads if heads is None else heads)
@@ -111,7 +73,7 @@ def _attention_keys(
 
 
 def _attention(
-    draft: _Draft, layer: int, *, bias: bool = False, qk_norm: bool = False, gated: bool = False
+    draft: Draft, layer: int, *, bias: bool = False, qk_norm: bool = False, gated: bool = False
 ) -> None:
     shape, prefix = draft.shape, f"blk.{layer}"
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
@@ -125,23 +87,23 @@ def _attention(
         draft.weight(f"{prefix}.attn_k_norm.weight", shape.head_dim)
 
 
-def _full(draft: _Draft) -> LayerGeometry:
+def _full(draft: Draft) -> LayerGeometry:
     shape = draft.shape
     return LayerGeometry(
         kind=LayerKind.FULL, kv_heads=shape.kv_heads, key_dim=shape.head_dim, value_dim=shape.head_dim
     )
 
 
-def _sliding(draft: _Draft, window: int) -> LayerGeometry:
+def _sliding(draft: Draft, window: int) -> LayerGeometry:
     return _full(draft).model_copy(update={"kind": LayerKind.SLIDING, "window_tokens": window})
 
 
-def _norms(draft: _Draft, layer: int, *names: str) -> None:
+def _norms(draft: Draft, layer: int, *names: str) -> None:
     for name in names:
         draft.weight(f"blk.{layer}.{name}.weight", draft.shape.hidden)
 
 
-def _dense(draft: _Draft, layer: int, *, gate: bool = True) -> None:
+def _dense(draft: Draft, layer: int, *, gate: bool = True) -> None:
     shape, prefix = draft.shape, f"blk.{layer}"
     for name in ("ffn_gate", "ffn_up") if gate else ("ffn_up",):
         draft.weight(f"{prefix}.{name}.weight", shape.feed_forward, shape.hidden)
@@ -151,14 +113,14 @@ def _dense(draft: _Draft, layer: int, *, gate: bool = True) -> None:
 _EXPERTS, _EXPERTS_USED, _EXPERT_WIDTH = 8, 2, 128
 
 
-def _expert_keys(draft: _Draft) -> None:
+def _expert_keys(draft: Draft) -> None:
     draft.key("expert_count", _EXPERTS)
     draft.key("expert_used_count", _EXPERTS_USED)
     draft.key("expert_feed_forward_length", _EXPERT_WIDTH)
     draft.card |= {"n_experts": _EXPERTS, "n_experts_used": _EXPERTS_USED, "feed_forward_size": _EXPERT_WIDTH}
 
 
-def _experts(draft: _Draft, layer: int, *, bias: bool = False, shared: bool = False) -> None:
+def _experts(draft: Draft, layer: int, *, bias: bool = False, shared: bool = False) -> None:
     hidden, prefix = draft.shape.hidden, f"blk.{layer}"
     draft.narrow(f"{prefix}.ffn_gate_inp.weight", _EXPERTS, hidden)
     for name in ("ffn_gate_exps", "ffn_up_exps"):
@@ -174,7 +136,7 @@ def _experts(draft: _Draft, layer: int, *, bias: bool = False, shared: bool = Fa
         draft.weight(f"{prefix}.ffn_down_shexp.weight", hidden, _EXPERT_WIDTH)
 
 
-def _llama(draft: _Draft, *, bias: bool = False, qk_norm: bool = False) -> None:
+def _llama(draft: Draft, *, bias: bool = False, qk_norm: bool = False) -> None:
     _attention_keys(draft)
     for layer in range(draft.shape.layers):
         _norms(draft, layer, "attn_norm", "ffn_norm")
@@ -184,7 +146,7 @@ def _llama(draft: _Draft, *, bias: bool = False, qk_norm: bool = False) -> None:
     _head(draft)
 
 
-def _qwen3moe(draft: _Draft) -> None:
+def _qwen3moe(draft: Draft) -> None:
     _attention_keys(draft)
     _expert_keys(draft)
     for layer in range(draft.shape.layers):
@@ -195,7 +157,7 @@ def _qwen3moe(draft: _Draft) -> None:
     _head(draft)
 
 
-def _gemma(draft: _Draft, *, every: int, window: int, qk_norm: bool) -> None:
+def _gemma(draft: Draft, *, every: int, window: int, qk_norm: bool) -> None:
     draft.shape = replace(draft.shape, tied=True)
     _attention_keys(draft)
     draft.key("attention.sliding_window", window)
@@ -207,7 +169,7 @@ def _gemma(draft: _Draft, *, every: int, window: int, qk_norm: bool) -> None:
     _head(draft)
 
 
-def _gpt_oss(draft: _Draft) -> None:
+def _gpt_oss(draft: Draft) -> None:
     _attention_keys(draft)
     _expert_keys(draft)
     draft.key("attention.sliding_window", 128)
@@ -221,7 +183,7 @@ def _gpt_oss(draft: _Draft) -> None:
     _head(draft)
 
 
-def _deepseek2(draft: _Draft) -> None:
+def _deepseek2(draft: Draft) -> None:
     shape = draft.shape
     latent, rope, no_rope, value, q_rank = 128, 64, 64, 64, 96
     draft.key("attention.head_count", shape.heads)
@@ -263,7 +225,7 @@ def _deepseek2(draft: _Draft) -> None:
 _CONV, _STATE, _GROUPS = 4, 16, 1
 
 
-def _ssm_keys(draft: _Draft, inner: int, rank: int, state: int, groups: int) -> None:
+def _ssm_keys(draft: Draft, inner: int, rank: int, state: int, groups: int) -> None:
     draft.key("ssm.conv_kernel", _CONV)
     draft.key("ssm.inner_size", inner)
     draft.key("ssm.state_size", state)
@@ -271,7 +233,7 @@ def _ssm_keys(draft: _Draft, inner: int, rank: int, state: int, groups: int) -> 
     draft.key("ssm.group_count", groups)
 
 
-def _mamba(draft: _Draft) -> None:
+def _mamba(draft: Draft) -> None:
     hidden = draft.shape.hidden
     inner, rank = 2 * hidden, hidden // 16
     _ssm_keys(draft, inner, rank, _STATE, 0)
@@ -300,7 +262,7 @@ def _state(conv: int, recurrent: int) -> LayerGeometry:
     )
 
 
-def _mamba2_layer(draft: _Draft, layer: int) -> None:
+def _mamba2_layer(draft: Draft, layer: int) -> None:
     hidden, prefix = draft.shape.hidden, f"blk.{layer}"
     inner, heads = 2 * hidden, 8
     conv = inner + 2 * _GROUPS * _STATE
@@ -315,7 +277,7 @@ def _mamba2_layer(draft: _Draft, layer: int) -> None:
     draft.geometry.append(_state((_CONV - 1) * conv, _STATE * inner))
 
 
-def _granitehybrid(draft: _Draft) -> None:
+def _granitehybrid(draft: Draft) -> None:
     """Mamba-2 layers with one attention layer in four, each with a dense network."""
     layers, shape = draft.shape.layers, draft.shape
     attends = [layer % 4 == 3 for layer in range(layers)]
@@ -334,7 +296,7 @@ def _granitehybrid(draft: _Draft) -> None:
     _head(draft)
 
 
-def _nemotron_h(draft: _Draft) -> None:
+def _nemotron_h(draft: Draft) -> None:
     """Layers that are either Mamba-2, attention or a network."""
     layers, shape = draft.shape.layers, draft.shape
     kinds = [
@@ -358,7 +320,7 @@ def _nemotron_h(draft: _Draft) -> None:
     _head(draft)
 
 
-def _lfm2(draft: _Draft) -> None:
+def _lfm2(draft: Draft) -> None:
     """Short convolutions with one attention layer in four."""
     draft.shape = shape = replace(draft.shape, tied=True)
     attends = [layer % 4 == 2 for layer in range(shape.layers)]
@@ -379,7 +341,7 @@ def _lfm2(draft: _Draft) -> None:
     draft.weight("token_embd_norm.weight", shape.hidden)
 
 
-def _qwen3next(draft: _Draft) -> None:
+def _qwen3next(draft: Draft) -> None:
     """Gated delta nets with one gated attention layer in four, all with experts."""
     shape = draft.shape
     state, groups, rank = 32, 2, 4
@@ -410,7 +372,7 @@ def _qwen3next(draft: _Draft) -> None:
     _head(draft)
 
 
-def _bert(draft: _Draft) -> None:
+def _bert(draft: Draft) -> None:
     """An embedding model: no cache at all."""
     shape = draft.shape
     draft.key("attention.head_count", shape.heads)
@@ -440,7 +402,7 @@ def _bert(draft: _Draft) -> None:
         draft.geometry.append(LayerGeometry(kind=LayerKind.NONE))
 
 
-ARCHITECTURES: dict[str, Callable[[_Draft], None]] = {
+ARCHITECTURES: dict[str, Callable[[Draft], None]] = {
     "llama": _llama,
     "qwen2": lambda draft: _llama(draft, bias=True),
     "qwen3": lambda draft: _llama(draft, qk_norm=True),
@@ -457,93 +419,3 @@ ARCHITECTURES: dict[str, Callable[[_Draft], None]] = {
     "bert": _bert,
 }
 """Architectures that can be written, by their ``general.architecture``."""
-
-
-def _vocabulary(size: int) -> tuple[list[bytes], list[float], list[int]]:
-    """A sentence-piece vocabulary of three specials, 256 bytes and made-up words."""
-    names = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
-    kinds = [2, 3, 3] + [6] * 256
-    names += [f"w{index}".encode() for index in range(size - len(names))]
-    kinds += [1] * (size - len(kinds))
-    return names, [-float(index) for index in range(size)], kinds
-
-
-def _wordpieces(size: int) -> tuple[list[bytes], list[float], list[int]]:
-    names = [b"[PAD]", b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"]
-    names += [f"▁w{index}".encode() for index in range(size - len(names))]
-    return names, [0.0] * size, [3] * 5 + [1] * (size - 5)
-
-
-def _write(draft: _Draft, path: Path) -> None:
-    writer = gguf.GGUFWriter(str(path), draft.arch)
-    for name, value in draft.metadata.items():
-        if name != "general.architecture":
-            _add(writer, name, value)
-    is_bert = draft.arch == "bert"
-    tokens, scores, kinds = (_wordpieces if is_bert else _vocabulary)(draft.shape.vocab)
-    writer.add_tokenizer_model("bert" if is_bert else "llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores(scores)
-    writer.add_token_types(kinds)
-    writer.add_bos_token_id(2 if is_bert else 1)
-    writer.add_eos_token_id(3 if is_bert else 2)
-    writer.add_unk_token_id(1 if is_bert else 0)
-    if is_bert:
-        writer.add_sep_token_id(3)
-        writer.add_pad_token_id(0)
-    for name, values in draft.tensors.items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
-    match value:
-        case bool():
-            writer.add_bool(name, value)
-        case int():
-            writer.add_uint32(name, value)
-        case float():
-            writer.add_float32(name, value)
-        case list():
-            writer.add_array(name, value)
-        case _:
-            raise TypeError(f"metadata {name} has a value of type {type(value).__name__}")
-
-
-def _card(draft: _Draft, path: Path) -> ModelCard:
-    layers = [0] * draft.shape.layers
-    embedding = output = output_norm = other = 0
-    for name, values in draft.tensors.items():
-        if name.startswith("blk."):
-            layers[int(name.split(".")[1])] += values.nbytes
-        elif name in ("token_embd.weight", "position_embd.weight", "token_types.weight"):
-            embedding += values.nbytes
-        elif name.startswith(("output", "token_embd_norm")):
-            output += values.nbytes
-            output_norm += values.nbytes if name != "output.weight" else 0
-        else:
-            other += values.nbytes
-    fields: dict[str, object] = {"feed_forward_size": draft.shape.feed_forward} | draft.card
-    return ModelCard(
-        model_id=f"tiny/{draft.arch}",
-        architecture=draft.arch,
-        storage_size=ByteSize(in_bytes=sum(values.nbytes for values in draft.tensors.values())),
-        n_layers=draft.shape.layers,
-        hidden_size=draft.shape.hidden,
-        vocab_size=draft.shape.vocab,
-        context_length=draft.shape.context,
-        gguf_file=path.name,
-        layers=tuple(draft.geometry),
-        weights=Weights(
-            layer_bytes=tuple(layers),
-            embedding_bytes=embedding,
-            output_bytes=output,
-            other_bytes=other,
-            tied_output="output.weight" not in draft.tensors and draft.arch != "bert",
-            output_norm_bytes=output_norm,
-        ),
-        **fields,  # pyright: ignore[reportArgumentType]
-    )

@@ -50,6 +50,31 @@ def upsert_step(is_sqlite: bool) -> Any:
     )
 
 
+def update_in_one_statement(with_step: bool) -> Any:
+    """PostgreSQL only: the operation, one event and perhaps a step in one statement, hence one round trip.
+
+    Parameters of the event and the step are named as :func:`prefixed` does.
+    """
+    event = operation_events.insert().values(
+        {c.name: bindparam(f"event_{c.name}") for c in operation_events.c}
+    )
+    statement = UPDATE_OPERATION.add_cte(event.cte("event"))
+    if not with_step:
+        return statement
+    insert = postgresql.insert(operation_steps)
+    upsert = insert.values(
+        {c.name: bindparam(f"step_{c.name}") for c in operation_steps.c}
+    ).on_conflict_do_update(
+        index_elements=["operation_id", "name"], set_={name: insert.excluded[name] for name in _STEP_VALUES}
+    )
+    return statement.add_cte(upsert.cte("step"))
+
+
+def prefixed(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with ``prefix_`` before each name."""
+    return {f"{prefix}_{name}": value for name, value in values.items()}
+
+
 def insert_operation(is_sqlite: bool) -> Any:
     """The statement that inserts an operation, or returns no row where a unique key stands against it."""
     insert = sqlite.insert(operations) if is_sqlite else postgresql.insert(operations)

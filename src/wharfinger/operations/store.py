@@ -87,6 +87,12 @@ class OperationStore:
         self._by_id = select(operations, now.label("now")).where(_columns.operation_id == bindparam("key"))
         self._skip_locked = select(operations, now.label("now")).with_for_update(skip_locked=True)
         self._upsert_step = rows.upsert_step(database.is_sqlite)
+        # One round trip instead of three. SQLite has neither the statement nor a round trip.
+        self._in_one = (
+            None
+            if database.is_sqlite
+            else {step: rows.update_in_one_statement(step) for step in (False, True)}
+        )
         self._insert_operation = rows.insert_operation(database.is_sqlite)
 
     async def submit(
@@ -314,9 +320,8 @@ class OperationStore:
         before = rows.read_operation(row)
         stored = None if rule.step is None else _joined_step(row)
         change = rule.change(before, row.now, stored)
-        if change.step is not None and change.step is not stored:
-            connection.execute(self._upsert_step, rows.step_values(lease.operation_id, change.step))
-        return self._write(connection, before, change, row.now)
+        new_step = change.step if change.step is not stored else None
+        return self._write(connection, before, change, row.now, new_step)
 
     async def _expire(self, query: Select[Any]) -> int:
         def work(connection: Connection) -> list[str]:
@@ -334,12 +339,27 @@ class OperationStore:
             self.announce()
         return len(expired)
 
-    def _write(self, connection: Connection, before: Operation, change: Change, now: datetime) -> Change:
+    def _write(
+        self,
+        connection: Connection,
+        before: Operation,
+        change: Change,
+        now: datetime,
+        new_step: OperationStep | None = None,
+    ) -> Change:
         operation = _numbered(change)
-        if operation is not before:
-            connection.execute(
-                rows.UPDATE_OPERATION, rows.operation_values(operation) | {"key": operation.operation_id}
-            )
+        if operation is before:
+            return change
+        values = rows.operation_values(operation) | {"key": operation.operation_id}
+        step = rows.step_values(operation.operation_id, new_step) if new_step is not None else None
+        if self._in_one is not None and len(change.events) == 1:
+            event = rows.event_values(operation.operation_id, operation.last_sequence, change.events[0], now)
+            parameters = values | rows.prefixed("event", event) | rows.prefixed("step", step or {})
+            connection.execute(self._in_one[step is not None], parameters)
+        else:
+            connection.execute(rows.UPDATE_OPERATION, values)
+            if step is not None:
+                connection.execute(self._upsert_step, step)
             self._append(connection, operation, change.events, now)
         return Change(operation, change.events, change.step)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -33,6 +34,7 @@ from wharfinger.web.routes import router as web_router
 from wharfinger.workflows.control import ControlPlane
 
 KEY_REFRESH_S = 1.0
+MAX_OPEN_FILES = 65536
 
 log = structlog.get_logger(__name__)
 
@@ -149,7 +151,7 @@ async def running(
         refresher = asyncio.create_task(_refresh_keys(keys))
         try:
             app = Guard(create_app(control, authenticator, web_router), authenticator)
-            async with _served(_dispatch(gateway, app), listener):
+            async with _served(_dispatch(gateway, app), listener, control.stopping.set):
                 host, port = listener.getsockname()[:2]
                 shown = f"[{host}]" if ":" in host else host
                 yield Started(f"http://{shown}:{port}", control, first_key, stop)
@@ -187,7 +189,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _served(app: AsgiApp, listener: socket.socket) -> AsyncIterator[None]:
+async def _served(app: AsgiApp, listener: socket.socket, on_stop: Callable[[], None]) -> AsyncIterator[None]:
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -206,6 +208,7 @@ async def _served(app: AsgiApp, listener: socket.socket) -> AsyncIterator[None]:
             await asyncio.sleep(0.005)
         yield
     finally:
+        on_stop()
         server.should_exit = True
         await task
 
@@ -219,6 +222,14 @@ async def _refresh_keys(keys: KeyStore) -> None:
             log.warning("API keys not refreshed, keeping the last ones", reason=type(error).__name__)
 
 
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: a request in flight holds two sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def serve(settings: Settings, on_started: Callable[[Started], Awaitable[None] | None]) -> None:
     """Run until SIGINT or SIGTERM.
 
@@ -226,6 +237,7 @@ async def serve(settings: Settings, on_started: Callable[[Started], Awaitable[No
         StartError: with what to do.
     """
     check_exposure(settings)
+    raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
 
 from wharfinger.access.keys import KeyStore
 from wharfinger.access.principals import ANONYMOUS_ADMIN, Principal
 from wharfinger.access.secrets import InstallationSecret
+from wharfinger.settings import is_loopback
 
 SESSION_COOKIE = "wharf_session"
+
+
+def same_origin(origin: str | None, host: str | None) -> bool:
+    """Whether a browser's request came from one of our own pages. No ``Origin`` at all is not ours."""
+    return bool(origin) and urlsplit(origin).netloc == host
 
 
 class Authenticator:
@@ -22,8 +29,9 @@ class Authenticator:
 
     def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal | None:
         """The caller, or ``None``. ``headers`` are ASGI's: lower-case names, raw bytes."""
+        headers = list(headers)
         if self.disabled:
-            return ANONYMOUS_ADMIN
+            return ANONYMOUS_ADMIN if _names_loopback(headers) else None
         cookies: bytes | None = None
         for name, value in headers:
             if name == b"authorization":
@@ -42,3 +50,9 @@ class Authenticator:
             return None
         key_id = self.secret.session_key_id(morsel.value) if morsel else None
         return self.keys.by_id(key_id) if key_id else None
+
+
+def _names_loopback(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether the request was sent to a loopback name: a foreign name that resolves here (DNS rebinding) was not."""
+    host = dict(headers).get(b"host", b"").decode("latin-1")
+    return is_loopback(urlsplit(f"//{host}").hostname or "")

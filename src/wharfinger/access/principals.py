@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+PRINCIPAL = "wharfinger.principal"
+"""Key of the authenticated caller in the ASGI scope; the guard in front of every route sets it."""
+
 
 class Role(IntEnum):
     """Each role may do everything the ones below it may."""

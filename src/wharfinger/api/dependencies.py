@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request
 
+from wharfinger.access.authenticator import same_origin
 from wharfinger.access.keys import KeyStore
-from wharfinger.access.principals import Principal, Role
+from wharfinger.access.principals import PRINCIPAL, Principal, Role
 from wharfinger.api.errors import ApiError
-from wharfinger.api.guard import PRINCIPAL
 from wharfinger.workflows.control import ControlPlane
 
 MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
@@ -37,8 +37,9 @@ def _same_origin(request: Request) -> None:
     if request.method in ("GET", "HEAD") or "authorization" in request.headers:
         return
     origin = request.headers.get("origin")
-    if origin is not None and origin.split("://", 1)[-1] != request.headers.get("host"):
-        raise ApiError(403, "foreign_origin", f"requests from {origin} are not accepted here")
+    if not same_origin(origin, request.headers.get("host")):
+        shown = origin or "an unknown origin"
+        raise ApiError(403, "foreign_origin", f"requests from {shown} are not accepted here without a key")
 
 
 def _require(role: Role) -> Callable[[Principal], Principal]:

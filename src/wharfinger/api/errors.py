@@ -134,7 +134,9 @@ def _http(_: Request, error: Exception) -> JSONResponse:
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     """Nobody planned for it: the log has the details, the answer names none of them."""
     log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
-    return _respond(ApiError(500, "internal_error", "something broke in the control plane; its log has the details"))
+    return _respond(
+        ApiError(500, "internal_error", "something broke in the control plane; its log has the details")
+    )
 
 
 def install(app: FastAPI) -> None:

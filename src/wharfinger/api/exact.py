@@ -11,9 +11,10 @@ from pydantic.alias_generators import to_camel
 from wharfinger.api.dependencies import Control, IdempotencyKey, Operator
 from wharfinger.api.errors import PLACEMENT_FAILURE_HEADER, ApiError
 from wharfinger.api.instances import acknowledgement
-from wharfinger.api.wire import INSTANCE_TAGS, MAX_CONTEXT_TOKENS, SHARD_TAGS
+from wharfinger.api.wire import INSTANCE_TAGS, SHARD_TAGS
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
+from wharfinger.placement.memory import MAX_CONTEXT_TOKENS
 from wharfinger.placement.types import FleetSnapshot, InstanceMeta, PlanRequest, PlanResult, Sharding
 
 router = APIRouter(tags=["Instances"])

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp
 
 from wharfinger.access.authenticator import Authenticator
+from wharfinger.access.principals import PRINCIPAL
 from wharfinger.api.errors import ApiError, envelope
 
 Scope = MutableMapping[str, Any]
@@ -17,8 +18,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/login"})
 OPEN_PREFIX = "/static/"
-PRINCIPAL = "wharfinger.principal"
-"""Key of the authenticated caller in the ASGI scope."""
 
 
 class Guard:

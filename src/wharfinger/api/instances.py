@@ -10,13 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from wharfinger.api.dependencies import Control, IdempotencyKey, Operator, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.api.wire import (
-    MAX_CONTEXT_TOKENS,
-    MIN_CONTEXT_TOKENS,
     instance_wire,
     previews_wire,
     view_wire,
 )
 from wharfinger.placement.hypothetical import FleetError, add_what_if
+from wharfinger.placement.memory import MAX_CONTEXT_TOKENS, MIN_CONTEXT_TOKENS
 from wharfinger.placement.serial import plan_to_json
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
 from wharfinger.workflows.admission import Admitted

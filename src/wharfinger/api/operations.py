@@ -25,6 +25,8 @@ router = APIRouter(prefix="/api/v1/operations", tags=["Operations"])
 
 KEEPALIVE_S = 15.0
 """A silent event stream shows that it is alive this often."""
+LOOK_S = 1.0
+"""How often a silent event stream looks whether the process is going down."""
 
 
 @router.get("")
@@ -100,10 +102,17 @@ async def _get(control: ControlPlane, operation_id: str) -> Operation:
 
 
 async def _stream(control: ControlPlane, operation_id: str, after: int) -> AsyncIterator[bytes]:
-    async for event in follow(control.operations, operation_id, after, keepalive_s=KEEPALIVE_S):
+    silent_s = 0.0
+    async for event in follow(control.operations, operation_id, after, keepalive_s=LOOK_S):
+        if control.stopping.is_set():
+            return  # the client reconnects to the next start and resumes from its last event
         if event is None:
-            yield b": still here\n\n"
+            silent_s += LOOK_S
+            if silent_s >= KEEPALIVE_S:
+                silent_s = 0.0
+                yield b": still here\n\n"
             continue
+        silent_s = 0.0
         data = orjson.dumps(_event_wire(event)).decode()
         yield f"id: {event.sequence}\nevent: {event.type}\ndata: {data}\n\n".encode()
     operation = await control.operations.get(operation_id)

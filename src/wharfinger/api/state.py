@@ -11,14 +11,10 @@ from wharfinger.api.instances import tagged
 from wharfinger.api.wire import failure_wire, runner_wire
 from wharfinger.fleet.agent import NodeReport
 from wharfinger.workflows.control import ControlPlane
-from wharfinger.workflows.facts import UNREACHABLE_AFTER_S
 from wharfinger.workflows.fleet_view import SeenNode
+from wharfinger.workflows.health import health_level, health_reasons
 
 router = APIRouter()
-
-DISK_FULL_BYTES = 2 << 30
-DISK_LOW_BYTES = 10 << 30
-WARN_AFTER_S = 10.0
 
 
 @router.get("/state", tags=["State & Tracing"])
@@ -129,32 +125,11 @@ def _resources(report: NodeReport) -> dict[str, Any]:
 
 def health(node: SeenNode) -> dict[str, Any]:
     """``{level, reasons}`` of a node: the worst reason is the level, each reason says what to do."""
-    reasons: list[tuple[str, str, str, str]] = []
-    free = node.report.disk_free_bytes
-    if node.silent_s > UNREACHABLE_AFTER_S:
-        reasons.append(
-            (
-                "error",
-                "unreachable",
-                f"silent for {node.silent_s:.0f} s",
-                "check that the node is up and connected",
-            )
-        )
-    elif node.silent_s > WARN_AFTER_S:
-        reasons.append(
-            ("warn", "unreachable", f"silent for {node.silent_s:.0f} s", "wait for its next report")
-        )
-    if free is not None and free <= DISK_FULL_BYTES:
-        reasons.append(("error", "disk_full", f"{free} bytes free", "free disk space in the data directory"))
-    elif free is not None and free < DISK_LOW_BYTES:
-        reasons.append(("warn", "disk_low", f"{free} bytes free", "free disk space in the data directory"))
-    if not node.report.engines:
-        reasons.append(
-            ("warn", "no_engine", "no engine found", "install one: pip install 'wharfinger[llama]'")
-        )
-    levels = {level for level, *_ in reasons}
-    level = "error" if "error" in levels else "warn" if "warn" in levels else "ok"
+    reasons = health_reasons(node)
     return {
-        "level": level,
-        "reasons": [{"code": code, "message": text, "remediation": fix} for _, code, text, fix in reasons],
+        "level": health_level(reasons),
+        "reasons": [
+            {"code": reason.code, "message": reason.message, "remediation": reason.remediation}
+            for reason in reasons
+        ],
     }

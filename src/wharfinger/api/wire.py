@@ -29,8 +29,6 @@ INSTANCE_TAGS = {
     InstanceMeta.RPC: "LlamaRpcInstance",
 }
 SHARD_TAGS = {Sharding.PIPELINE: "PipelineShardMetadata", Sharding.TENSOR: "TensorShardMetadata"}
-MIN_CONTEXT_TOKENS = 256
-MAX_CONTEXT_TOKENS = 1_048_576
 
 
 def instance_wire(
@@ -65,6 +63,11 @@ def instance_wire(
             node_id: f"{hosts[0][0]}:{hosts[0][1]}"
             for node_id, hosts in plan.hosts_by_node.items()
             if node_id != driver
+        }
+    elif plan.meta is InstanceMeta.JACCL:
+        body["jacclDevices"] = [list(row) for row in plan.rdma_interfaces]
+        body["jacclCoordinators"] = {
+            node_id: f"{ip}:{port}" for node_id, (ip, port) in plan.coordinators.items()
         }
     else:
         body["hostsByNode"] = _hosts(plan)

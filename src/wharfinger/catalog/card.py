@@ -8,9 +8,10 @@ layer, geometry per layer) are ours and optional: ``None`` means *not known*, ne
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -118,6 +119,15 @@ class PlacementPreferences(CardPart):
     max_pipeline_split_layer: NonNegativeInt | None = None
 
 
+class ChatFormat(CardPart):
+    """How to talk to a model whose file does not say it: a base model, trained on plain text."""
+
+    template: str
+    """Jinja over ``messages``, as ``tokenizer.chat_template`` of a GGUF would be."""
+    stop: tuple[str, ...] = ()
+    """Texts at which an answer ends when the request names none."""
+
+
 class Artifact(CardPart):
     """The file a card describes, by content."""
 
@@ -169,6 +179,8 @@ class ModelCard(CardPart):
     """Bytes per layer from the tensor table; ``None`` when unknown."""
     companions: tuple[Companion, ...] = ()
     artifact: Artifact | None = None
+    chat: ChatFormat | None = None
+    """``None`` leaves the format to the artifact."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> ModelCard:
@@ -184,6 +196,12 @@ class ModelCard(CardPart):
     def digest(self) -> str:
         """SHA-256 (64 hex) over the canonical JSON of every field: the card's identity."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy; with ``update`` it is another card, so the digest is worked out anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("digest", None)
+        return copied
 
     def canonical_json(self) -> str:
         """The card as camelCase JSON with fields in declaration order; equal cards give equal text.

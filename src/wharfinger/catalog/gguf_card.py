@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from wharfinger.catalog.backends import GGUF_BACKENDS, preferences
-from wharfinger.catalog.card import Artifact, ByteSize, ModelCard, Weights
+from wharfinger.catalog.card import Artifact, ByteSize, ChatFormat, ModelCard, Weights
 from wharfinger.catalog.errors import GgufError
 from wharfinger.catalog.ggml_types import FILE_TYPES
 from wharfinger.catalog.gguf import GgufTensor, LongArray
@@ -25,6 +25,17 @@ _EMBEDDING_NORM = "token_embd_norm."
 _OUTPUT_HEAD = ("output.weight", "output.bias")
 _OUTPUT = ("output", "enc.output_norm", "dec.output_norm", "cls", "dense_", "per_layer_proj_norm")
 _POOLING_RANK = 4
+
+
+PLAIN_CHAT = ChatFormat(
+    template=(
+        "{{ bos_token }}{% for message in messages %}"
+        "{% if message.role == 'assistant' %}Answer: {{ message.content }}\n\n"
+        "{% else %}Question: {{ message.content }}\n{% endif %}{% endfor %}Answer:"
+    ),
+    stop=("\nQuestion:",),
+)
+"""For files without a chat template: llama.cpp would use ChatML, whose marks a base model takes for text."""
 
 
 def gguf_card(
@@ -78,6 +89,7 @@ def gguf_card(
             placement=preferences(GGUF_BACKENDS),
             layers=gguf_layers(facts),
             weights=weights,
+            chat=None if "tokenizer.chat_template" in facts.metadata or _embeds(facts) else PLAIN_CHAT,
             artifact=Artifact(file_name=path.name, size_bytes=model.file_bytes, sha256=sha256),
         )
     except ValidationError as error:

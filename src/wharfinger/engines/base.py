@@ -6,6 +6,7 @@ milliseconds and hold nothing of the control plane.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,6 +41,8 @@ class EngineLaunch:
     micro_batch_tokens: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    chat_template: str | None = None
+    chat_stop: Sequence[str] = ()
     embedding: bool = False
 
 

@@ -143,6 +143,9 @@ def _parameters(xllamacpp: Any, launch: EngineLaunch, port: int) -> Any:
     p.n_ubatch = launch.batch_tokens if launch.embedding else launch.micro_batch_tokens
     p.cache_type_k = _cache_type(xllamacpp, "cache_type_k", launch.cache_type_k)
     p.cache_type_v = _cache_type(xllamacpp, "cache_type_v", launch.cache_type_v)
+    if launch.chat_template is not None:
+        p.chat_template = launch.chat_template
+        p.antiprompt = list(launch.chat_stop)
     p.embedding = launch.embedding
     p.n_gpu_layers = 0 if launch.backend == "llama_cpp-cpu" else -1
     p.fit_params = False

@@ -120,6 +120,10 @@ class RunnerSpec(AgentValue):
     n_layers: int
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    chat_template: str | None = None
+    """Jinja template for a model file that carries none; ``None`` leaves it to the engine."""
+    chat_stop: tuple[str, ...] = ()
+    """Where an answer ends when the request names no stop of its own."""
     batch_tokens: int = 512
     """Prompt tokens computed in one go. llama.cpp cannot break off inside a batch, so this bounds how long a request
     whose client has gone goes on; more only helps a model spread over several devices."""

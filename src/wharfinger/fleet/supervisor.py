@@ -371,6 +371,8 @@ def _launch_line(spec: RunnerSpec) -> bytes:
         "micro_batch_tokens": spec.micro_batch_tokens,
         "cache_type_k": spec.cache_type_k,
         "cache_type_v": spec.cache_type_v,
+        "chat_template": spec.chat_template,
+        "chat_stop": spec.chat_stop,
         "embedding": spec.embedding,
     }
     return json.dumps(launch).encode() + b"\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -51,7 +52,7 @@ async def _follow(
 ) -> AsyncIterator[str]:
     shown: Board | None = None
     silent_s = 0.0
-    while allowed():
+    while allowed() and not control.stopping.is_set():
         try:
             board = await read_board(control)
         except StoreUnavailable:
@@ -64,7 +65,9 @@ async def _follow(
             yield ": still here\n\n"
             silent_s = 0.0
         shown = board
-        await asyncio.sleep(LOOK_EVERY_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY_S):
+                await control.stopping.wait()
 
 
 def changes(shown: Board | None, board: Board, viewer: Principal) -> list[str]:

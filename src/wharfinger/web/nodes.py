@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 from wharfinger.fleet.agent import DeviceReport, NodeReport
 from wharfinger.placement.types import ReservationFacts
-from wharfinger.workflows.facts import UNREACHABLE_AFTER_S
 from wharfinger.workflows.fleet_view import SeenNode
+from wharfinger.workflows.health import HealthReason, health_level, health_reasons
 
 STEP_BYTES = 16 << 20
 """Measured sizes are shown in steps of this, so that a byte here and there does not send the panel again."""
-DISK_FULL_BYTES = 2 << 30
-DISK_LOW_BYTES = 10 << 30
-WARN_AFTER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +42,6 @@ class MemoryBar:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthReason:
-    """Something wrong with a node and what to do about it."""
-
-    level: str
-    """``warn`` or ``error``."""
-    message: str
-    remediation: str
-
-
-@dataclass(frozen=True, slots=True)
 class NodeView:
     """A node as shown."""
 
@@ -82,7 +69,6 @@ def _node_view(node: SeenNode, reservations: Sequence[ReservationFacts]) -> Node
     report = node.report
     own = [reservation for reservation in reservations if reservation.node_id == report.node_id]
     reasons = health_reasons(node)
-    levels = {reason.level for reason in reasons}
     cores = f"{report.cpu_count} cores" if report.cpu_count is not None else None
     machine = (report.os, report.architecture, report.cpu_model, cores)
     return NodeView(
@@ -96,45 +82,10 @@ def _node_view(node: SeenNode, reservations: Sequence[ReservationFacts]) -> Node
             f"{', '.join(engine.backends) or engine.engine} · {engine.build or engine.version or 'version unknown'}"
             for engine in report.engines
         ),
-        level="error" if "error" in levels else "warn" if "warn" in levels else "ok",
+        level=health_level(reasons),
         reasons=reasons,
         not_measured=tuple(sorted(report.missing.items())),
     )
-
-
-def health_reasons(node: SeenNode) -> tuple[HealthReason, ...]:
-    """What is wrong with a node, worst first; empty when nothing is."""
-    return tuple(
-        sorted((*_silence(node), *_disk(node.report), *_engines(node.report)), key=lambda r: r.level)
-    )
-
-
-def _silence(node: SeenNode) -> Iterable[HealthReason]:
-    if node.silent_s > UNREACHABLE_AFTER_S:
-        yield HealthReason(
-            "error",
-            f"not heard of for more than {UNREACHABLE_AFTER_S:.0f} s",
-            "check that the node is up and connected",
-        )
-    elif node.silent_s > WARN_AFTER_S:
-        yield HealthReason(
-            "warn", f"not heard of for more than {WARN_AFTER_S:.0f} s", "wait for its next report"
-        )
-
-
-def _disk(report: NodeReport) -> Iterable[HealthReason]:
-    free = report.disk_free_bytes
-    if free is not None and free < DISK_LOW_BYTES:
-        yield HealthReason(
-            "error" if free <= DISK_FULL_BYTES else "warn",
-            f"{free / 2**30:.1f} GiB of disk left",
-            "free disk space in the data directory",
-        )
-
-
-def _engines(report: NodeReport) -> Iterable[HealthReason]:
-    if not report.engines:
-        yield HealthReason("warn", "no engine found", "install one: pip install 'wharfinger[llama]'")
 
 
 def _ram_bar(report: NodeReport, own: list[ReservationFacts]) -> MemoryBar:

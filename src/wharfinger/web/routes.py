@@ -10,6 +10,7 @@ from wharfinger.access.principals import Principal, Role
 from wharfinger.catalog.library import UnknownModel
 from wharfinger.fleet.agent import AgentError
 from wharfinger.operations.model import Conflict
+from wharfinger.placement.memory import MAX_CONTEXT_TOKENS, MIN_CONTEXT_TOKENS
 from wharfinger.placement.types import PlanRequest
 from wharfinger.web import events, session, static_files
 from wharfinger.web.board import node_names, read_board
@@ -21,8 +22,6 @@ from wharfinger.workflows.admission import PlacementRefused
 from wharfinger.workflows.control import ControlPlane, UnknownInstance
 
 LOG_TAIL_BYTES = 16 << 10
-MIN_CONTEXT_TOKENS = 256
-MAX_CONTEXT_TOKENS = 1_048_576
 
 router = APIRouter(include_in_schema=False)
 router.include_router(static_files.router)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.datastructures import FormData
 
-from wharfinger.access.authenticator import SESSION_COOKIE, Authenticator
+from wharfinger.access.authenticator import SESSION_COOKIE, Authenticator, same_origin
 from wharfinger.access.keys import ADMIN_KEY_FILE
-from wharfinger.access.principals import Principal, Role
+from wharfinger.access.principals import PRINCIPAL, Principal, Role
 from wharfinger.access.secrets import SESSION_LIFETIME_S
 from wharfinger.settings import is_loopback
 from wharfinger.web.rendering import page
 from wharfinger.workflows.control import ControlPlane
 
-PRINCIPAL = "wharfinger.principal"
-"""Key of the authenticated caller in the ASGI scope; the guard in front of every route sets it."""
 MAX_LOGIN_BYTES = 4096
 """A login form is a key and nothing else; this route is open to everybody, so it reads no more than that."""
 
@@ -36,7 +33,7 @@ def authenticator(request: Request) -> Authenticator:
     return request.app.state.authenticator
 
 
-def same_origin(request: Request) -> None:
+def require_same_origin(request: Request) -> None:
     """Refuse a state-changing request that carries no key of its own and was not made by one of our pages.
 
     Browsers send ``Origin`` with every POST, so its absence is a refusal as well.
@@ -46,13 +43,13 @@ def same_origin(request: Request) -> None:
     """
     if request.method in ("GET", "HEAD") or "authorization" in request.headers:
         return
-    origin = request.headers.get("origin", "")
-    if not origin or urlsplit(origin).netloc != request.headers.get("host"):
+    origin = request.headers.get("origin")
+    if not same_origin(origin, request.headers.get("host")):
         raise HTTPException(403, f"requests from {origin or 'an unknown origin'} are not accepted here")
 
 
 def _caller(request: Request) -> Principal:
-    same_origin(request)
+    require_same_origin(request)
     return request.scope[PRINCIPAL]
 
 

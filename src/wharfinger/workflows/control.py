@@ -102,6 +102,8 @@ class ControlPlane:
             [Recurrence(Retention.KIND, RETENTION_EVERY_S)],
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self.stopping = asyncio.Event()
+        """Set first when the process goes down: whoever streams to a client ends the stream."""
 
     async def start(self) -> None:
         """Learn the fleet, bring back what should run, and begin to work."""

@@ -179,6 +179,8 @@ class LaunchHandler:
             micro_batch_tokens=plan.settings.micro_batch_tokens,
             cache_type_k=plan.settings.cache_type_k,
             cache_type_v=plan.settings.cache_type_v,
+            chat_template=None if instance.card.chat is None else instance.card.chat.template,
+            chat_stop=() if instance.card.chat is None else instance.card.chat.stop,
             embedding="TextEmbedding" in instance.card.tasks,
         )
 

@@ -8,6 +8,7 @@ import random
 import resource
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,8 +69,9 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_processes_killed_at_random_lose_and_double_nothing(scene: Scene) -> None:
     chance = random.Random(4)
     with Fleet(scene.url, scene.directory, lease_s=1.0) as fleet:
+        endless = [await scene.submit(f"endless-{n}", step_s=3600) for n in range(3)]
         ids = [
-            await scene.submit(f"r{n}", step_s=chance.uniform(0, 0.3), refuse=n % 5 == 4) for n in range(30)
+            await scene.submit(f"r{n}", step_s=chance.uniform(0, 0.6), refuse=n % 5 == 4) for n in range(30)
         ]
         living = [fleet.start() for _ in range(2)]
         for round_ in range(10):
@@ -77,11 +79,12 @@ async def test_processes_killed_at_random_lose_and_double_nothing(scene: Scene) 
             victim = living.pop(chance.randrange(2))
             fleet.kill(victim)
             living.append(fleet.start())
-            if round_ < 4:
-                await scene.store.request_cancel(ids[round_ * 7])
-        operations = await all_ended(scene.store, ids)
+            if round_ in (3, 6, 9):
+                await scene.store.request_cancel(endless[round_ // 3 - 1])
+        operations = await all_ended(scene.store, endless + ids)
         await nothing_lost_nothing_doubled(fleet, scene.store, operations)
-    assert {operation.state for operation in operations} == {State.SUCCEEDED, State.FAILED, State.CANCELLED}
+    ends = Counter(operation.state for operation in operations)
+    assert ends == {State.CANCELLED: 3, State.SUCCEEDED: 24, State.FAILED: 6}
     assert max(operation.lease_generation for operation in operations) > 1  # somebody did die at work
 
 

@@ -390,6 +390,23 @@ def test_progress_outside_0_to_100_is_refused(progress: int) -> None:
         Checkpoint("s", "succeeded", None, progress, "")
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kind": ""}, "kind '' must have 1 to 64 characters"),
+        ({"resource_type": "t" * 33}, "resource_type 't+' must have 1 to 32 characters"),
+        ({"idempotency_key": "k" * 257}, "idempotency_key 'k+' must have 1 to 256 characters"),
+        ({"resource_name": "a\0b"}, "none of them NUL"),
+        ({"max_attempts": 0}, "max_attempts 0 must be at least 1"),
+        ({"wait_deadline_s": -1.0}, r"wait_deadline_s -1\.0 must be a finite number of seconds, 0 or more"),
+        ({"delay_s": float("nan")}, "delay_s nan must be a finite number"),
+    ],
+)
+def test_work_that_could_not_be_stored_is_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        NewOperation(**({"kind": "k", "resource_type": "t", "resource_name": "n"} | changes))
+
+
 def test_nothing_follows_an_end() -> None:
     assert {state for state, following in TRANSITIONS.items() if not following} == {
         state for state in State if state.terminal

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from operations.conftest import Harness
 from operations.polling import reached
+from support.postgres import fresh_database_url
 from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.backoff import Backoff
 from wharfinger.operations.handler import Handler, OperationContext
@@ -22,7 +24,9 @@ from wharfinger.operations.model import (
     Waiting,
 )
 from wharfinger.operations.port import WorkStore
+from wharfinger.operations.store import OperationStore
 from wharfinger.operations.worker import Worker, new_owner
+from wharfinger.store.database import Database
 
 State = OperationState
 Body = Callable[[OperationContext], Awaitable[dict[str, Any] | None]]
@@ -169,6 +173,28 @@ async def test_an_unexpected_error_is_retried_and_its_text_is_not_stored(store: 
     assert operation.error_message == "KeyError in the handler of k; the server's log has the details"
     stored = [*(await store.events(operation.operation_id)), operation]
     assert "hunter2" not in repr(stored)
+
+
+async def test_a_result_that_cannot_be_stored_is_the_handlers_error(tmp_path: Path) -> None:
+    database = Database.open(await fresh_database_url("sqlite", tmp_path))
+    store = OperationStore(database)
+    handler = Recorded(raising(result={"not json": object()}))
+    async with working(store, handler, settings=AttemptSettings(backoff=QUICK.backoff)):
+        operation = await reached(store, await submitted(store, max_attempts=2))
+    await database.close()
+    assert (operation.state, operation.error_code, handler.runs) == (State.FAILED, "unexpected_error", 2)
+
+
+async def test_any_text_of_a_handler_can_be_stored(store: WorkStore) -> None:
+    async def body(context: OperationContext) -> None:
+        await context.checkpoint("s" * 500, "odd" * 100, message="nul \0 surrogate \ud800")
+        raise PermanentError("c" * 500, "nul \0 surrogate \ud800")
+
+    async with working(store, Recorded(body)):
+        operation = await reached(store, await submitted(store))
+    assert (operation.state, operation.error_code) == (State.FAILED, "c" * 500)
+    if isinstance(store, OperationStore):
+        assert operation.error_message == "nul \ufffd surrogate ?"
 
 
 async def test_cleanup_is_tried_until_it_succeeds(store: WorkStore) -> None:

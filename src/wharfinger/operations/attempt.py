@@ -159,7 +159,7 @@ class Attempt:
             stored = await self._patiently(lambda: self._store.steps(self._lease.operation_id))
             self._steps = {step.name: step for step in stored}
         if self.outcome.cleaning_for is None:
-            await self._apply(await self._run_handler())
+            await self._write_outcome(await self._run_handler())
         if self.outcome.cleaning_for is not None and self.outcome.lease == self._lease:
             self._cleaning = True
             await self._apply(await self._run_cleanup())
@@ -179,10 +179,22 @@ class Attempt:
         except OperationError as error:
             if not error.retryable:
                 return Fail(error.code, str(error))
-            return Retry(error.code, str(error), self._settings.backoff.delay_s(self.outcome.attempt))
+            return self._retry(error.code, str(error))
         except Exception as error:
-            message = self._unexpected(error)
-            return Retry("unexpected_error", message, self._settings.backoff.delay_s(self.outcome.attempt))
+            return self._retry("unexpected_error", self._unexpected(error))
+
+    async def _write_outcome(self, outcome: Rule) -> None:
+        try:
+            await self._apply(outcome)
+        except LeaseLost:
+            raise
+        except (
+            Exception
+        ) as error:  # a result that is no JSON, say: the handler's mistake, and it must be seen
+            await self._apply(self._retry("unexpected_error", self._unexpected(error)))
+
+    def _retry(self, code: str, message: str) -> Rule:
+        return Retry(code, message, self._settings.backoff.delay_s(self.outcome.attempt))
 
     async def _run_cleanup(self) -> Rule:
         delay_s = self._settings.backoff.delay_s(self.outcome.cleanup_failures + 1)

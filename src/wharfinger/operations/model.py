@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 
@@ -24,6 +25,10 @@ class OperationState(StrEnum):
     def terminal(self) -> bool:
         """True when nothing more will happen."""
         return self in (OperationState.CANCELLED, OperationState.FAILED, OperationState.SUCCEEDED)
+
+
+_LENGTHS = {"kind": 64, "resource_type": 32, "resource_name": 256, "idempotency_key": 256, "affinity": 64}
+"""The longest text of each that the database holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,19 @@ class NewOperation:
     cleanup_if_unstarted: bool = False
     """True when the submitter's own transaction wrote something that ``cleanup`` must undo (an instance, a
     reservation): cancelling then runs ``cleanup`` even if no worker has started the operation yet."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what could not be stored or would never be tried."""
+        for name, most in _LENGTHS.items():
+            value: str | None = getattr(self, name)
+            if value is not None and not (0 < len(value) <= most and "\0" not in value):
+                raise ValueError(f"{name} {value!r} must have 1 to {most} characters, none of them NUL")
+        if self.max_attempts < 1:
+            raise ValueError(f"max_attempts {self.max_attempts} must be at least 1")
+        for name in ("wait_deadline_s", "delay_s"):
+            seconds: float | None = getattr(self, name)
+            if seconds is not None and not 0 <= seconds < inf:
+                raise ValueError(f"{name} {seconds} must be a finite number of seconds, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,11 @@ def request_hash(new: NewOperation) -> str:
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
+def storable(text: str) -> str:
+    """``text`` without what PostgreSQL or UTF-8 cannot hold (NUL, lone surrogates), such as an engine may print."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
 def operation_values(operation: Operation) -> dict[str, Any]:
     """The mutable columns of ``operation``."""
     leased = operation.lease_owner is not None
@@ -99,7 +104,7 @@ def operation_values(operation: Operation) -> dict[str, Any]:
         "state": operation.state.value,
         "result": operation.result,
         "progress": operation.progress,
-        "message": operation.message,
+        "message": storable(operation.message),
         "attempt": operation.attempt,
         "cancel_requested": operation.cancel_requested,
         "cleaning_for": operation.cleaning_for.value if operation.cleaning_for else None,
@@ -108,7 +113,7 @@ def operation_values(operation: Operation) -> dict[str, Any]:
         "waiting_since": operation.waiting_since,
         "waited_s": operation.waited_s,
         "error_code": operation.error_code,
-        "error_message": operation.error_message,
+        "error_message": None if operation.error_message is None else storable(operation.error_message),
         "error_retryable": operation.error_retryable,
         "unresolved_resource": None if operation.state.terminal else resource_key(operation),
         "lease_owner": operation.lease_owner,
@@ -150,7 +155,7 @@ def step_values(operation_id: str, step: OperationStep) -> dict[str, Any]:
         "name": step.name,
         "status": step.status,
         "payload": step.payload,
-        "message": step.message,
+        "message": storable(step.message),
         "attempt": step.attempt,
         "updated_at": step.updated_at,
     }
@@ -163,7 +168,7 @@ def event_values(operation_id: str, sequence: int, draft: EventDraft, at: dateti
         "sequence": sequence,
         "type": draft.type,
         "level": draft.level,
-        "message": draft.message,
+        "message": storable(draft.message),
         "payload": draft.payload,
         "at": at,
     }

@@ -44,6 +44,7 @@ from wharfinger.store.tables import operation_steps, operations
 
 _T = TypeVar("_T")
 _MAX_PAGE = 1000
+_SUBMIT_TRIES = 20
 _columns = operations.c
 
 
@@ -236,7 +237,7 @@ class OperationStore:
         now: datetime = connection.execute(self._now).scalar_one()
         change = submitted(new, rows.new_operation_id(), now)
         operation = _numbered(change)
-        while True:
+        for _ in range(_SUBMIT_TRIES):
             values = rows.new_operation_values(operation, body_hash)
             if connection.execute(self._insert_operation, values).first() is not None:
                 self._append(connection, operation, change.events, now)
@@ -245,6 +246,10 @@ class OperationStore:
             if found is not None:
                 return found, False
             # What stood against it has just finished; so insert again.
+        raise RuntimeError(
+            f"{new.kind} for {rows.resource_key(new)} could not be submitted: something that this transaction cannot "
+            "see stands against it; use the isolation level READ COMMITTED"
+        )
 
     def _standing_against(
         self, connection: Connection, new: NewOperation, body_hash: str

@@ -158,7 +158,7 @@ class Expire(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """The attempt counts as used: a handler that takes its process down must not do so for ever."""
-        _require(operation, self, *HELD)
+        _require_held(operation, self, *HELD)
         event = EventDraft(
             "lease_expired", f"worker {operation.lease_owner} stopped renewing its lease", "warning"
         )
@@ -177,7 +177,7 @@ class Release(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """Another worker, or the next start, may claim it at once."""
-        _require(operation, self, *HELD)
+        _require_held(operation, self, *HELD)
         attempt = operation.attempt if operation.cleaning_for else max(0, operation.attempt - 1)
         after = replace(_unleased(operation, now, 0.0, "worker_stopped"), attempt=attempt)
         return Change(after, (EventDraft("released", f"worker {operation.lease_owner} stopped"),))
@@ -189,7 +189,7 @@ class Start(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """``leased`` becomes ``running``; ``cancelling`` stays."""
-        _require(operation, self, State.LEASED, State.CANCELLING)
+        _require_held(operation, self, State.LEASED, State.CANCELLING)
         cancelling = operation.state is State.CANCELLING
         return Change(_moved(operation, now, state=State.CANCELLING if cancelling else State.RUNNING))
 
@@ -202,7 +202,7 @@ class Heartbeat(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """Extend the lease."""
-        _require(operation, self, *HELD)
+        _require_held(operation, self, *HELD)
         return Change(replace(operation, lease_expires_at=now + timedelta(seconds=self.lease_s)))
 
 
@@ -222,7 +222,7 @@ class Checkpoint:
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None) -> Change:
         """Progress is a high-water mark and stays below 100 until the operation has succeeded."""
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         progress = max(operation.progress, min(self.progress or 0, 99))
         step = OperationStep(self.step, self.status, self.payload, operation.attempt, now, self.message)
         if stored is not None and progress == operation.progress and _same_step(stored, step):
@@ -248,7 +248,7 @@ class PersistIdentity:
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None) -> Change:
         """The stored identity is the payload of the returned step."""
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         if stored is not None and stored.payload is not None:
             return Change(operation, step=stored)
         step = OperationStep(self.step, "succeeded", self.identity, operation.attempt, now)
@@ -270,7 +270,7 @@ class Wait(_Stepless):
         The deadline is looked at here and not when a wait ends, so that after an outage of ours the handler sees
         once more whether what it waits for has come.
         """
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
         left_s = None if operation.wait_deadline_s is None else operation.wait_deadline_s - operation.waited_s
@@ -299,7 +299,7 @@ class Retry(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """After the last attempt the cleanup follows, and this error is the one that is kept."""
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
         error = {"error_code": self.code, "error_message": self.message, "error_retryable": True}
@@ -321,7 +321,7 @@ class Fail(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """``cleaning_for`` becomes ``failed``."""
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
         event = EventDraft("failing", self.message, "error", {"code": self.code})
@@ -336,7 +336,7 @@ class Succeed(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """Errors of earlier attempts stay in the event log only."""
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
         after = _ended(
@@ -363,7 +363,7 @@ class RetryCleanup(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """An unchanged message writes no event again."""
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         _require_cleaning(operation, self)
         after = replace(
             _unleased(operation, now, self.delay_s, "cleanup_retry" if self.failed else "cleanup"),
@@ -384,7 +384,7 @@ class FinishCleanup(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """The error that led here is kept."""
-        _require(operation, self, State.RUNNING, State.CANCELLING)
+        _require_held(operation, self, State.RUNNING, State.CANCELLING)
         end = _require_cleaning(operation, self)
         text = operation.error_message if end is State.FAILED and operation.error_message else "cleaned up"
         level = "error" if end is State.FAILED else "info"
@@ -422,6 +422,14 @@ def _require(operation: Operation, rule: object, *states: State) -> None:
     if operation.state not in states:
         raise InvalidTransition(
             f"{type(rule).__name__} does not apply to {operation.operation_id} in state {operation.state}"
+        )
+
+
+def _require_held(operation: Operation, rule: object, *states: State) -> None:
+    _require(operation, rule, *states)
+    if operation.lease_owner is None:
+        raise InvalidTransition(
+            f"{type(rule).__name__} needs a holder, and nobody holds {operation.operation_id}"
         )
 
 

@@ -8,6 +8,7 @@ meeting in SQLite's busy loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from wharfinger.store.types import UtcDateTime
 _T = TypeVar("_T")
 _BUSY_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 10
+_WAL_TRIES = 250
 _READ_ONLY = "wharfinger_read_only"
 
 
@@ -169,14 +171,23 @@ def _drop_if_closed(connection: Any, _record: object, _proxy: object) -> None:
 def _configure_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
     cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        f"busy_timeout={_BUSY_TIMEOUT_S}000",
-    ):
+    for pragma in (f"busy_timeout={_BUSY_TIMEOUT_S}000", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
+    _use_wal(cursor)
     cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:
+    """The mode is kept in the file. Only a new file changes it, and there SQLite does not wait for other openers."""
+    for tries_left in reversed(range(_WAL_TRIES)):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except Exception as error:  # aiosqlite and sqlite3 raise different classes
+            if "locked" not in str(error) or not tries_left:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

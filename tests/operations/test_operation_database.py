@@ -154,6 +154,7 @@ async def test_a_limit_out_of_bounds_is_refused(store: OperationStore, limit: in
 async def test_leases_of_earlier_processes_are_released_at_once(store: OperationStore) -> None:
     for name in ("a", "b", "c"):
         await store.submit(new(name))
+        await asyncio.sleep(0.002)  # claims go by the millisecond
     await store.claim(offer("inst_1:11:aa", limit=1))
     await store.claim(offer("inst_1:12:bb", limit=1))
     await store.claim(offer("instX1:13:cc", limit=1))  # the underscore is no wildcard

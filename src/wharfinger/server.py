@@ -20,7 +20,7 @@ import uvicorn
 
 from wharfinger.access.authenticator import Authenticator
 from wharfinger.access.keys import KeyStore
-from wharfinger.access.secrets import InstallationSecret
+from wharfinger.access.secrets import InstallationSecret, write_private
 from wharfinger.api.app import create_app
 from wharfinger.api.guard import Guard
 from wharfinger.catalog.library import CatalogLibrary
@@ -258,4 +258,4 @@ async def serve(settings: Settings, on_started: Callable[[Started], Awaitable[No
 
 def write_endpoint(data_dir: Path, url: str) -> None:
     """Tell the CLI where this data directory's control plane listens."""
-    (data_dir / "endpoint").write_text(url + "\n")
+    write_private(data_dir / "endpoint", url + "\n")

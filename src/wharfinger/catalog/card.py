@@ -200,7 +200,7 @@ class ModelCard(CardPart):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy; with ``update`` it is another card, so the digest is worked out anew."""
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("digest", None)
+        vars(copied).pop("digest", None)
         return copied
 
     def canonical_json(self) -> str:

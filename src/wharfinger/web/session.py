@@ -78,7 +78,7 @@ async def login_form(request: Request, control: Control, auth: Auth) -> Response
     return _login_page(control)
 
 
-@router.post("/login", dependencies=[Depends(same_origin)])
+@router.post("/login", dependencies=[Depends(require_same_origin)])
 async def login(request: Request, control: Control, auth: Auth) -> Response:
     """Exchange a key for a session cookie. The key is read from the body only and is never repeated."""
     key = (await _small_form(request)).get("key", "")

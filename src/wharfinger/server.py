@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import resource
-import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
@@ -25,6 +24,7 @@ from wharfinger.api.app import create_app
 from wharfinger.api.guard import Guard
 from wharfinger.catalog.library import CatalogLibrary
 from wharfinger.fleet.local import LocalAgent
+from wharfinger.operations.worker import new_owner
 from wharfinger.routing.gateway import Gateway
 from wharfinger.routing.targets import RouteTable
 from wharfinger.settings import Settings, is_loopback
@@ -139,13 +139,13 @@ async def running(
         agent = LocalAgent(settings.data_dir, node_name=settings.node_name)
         await agent.start()
         table = RouteTable()
-        owner = f"{agent.node_id}-{os.getpid()}-{secrets.token_hex(3)}"
+        owner = new_owner(agent.node_id)
         control = ControlPlane(
             settings, database, CatalogLibrary(database), {agent.node_id: agent}, table, secret, owner
         )
         gateway = Gateway(table, authenticator.authenticate)
         if database.is_sqlite:
-            await control.operations.release_leases_of_previous_owner(agent.node_id)
+            await control.operations.release_leases_of_previous_owner(f"{agent.node_id}:")
         await gateway.startup()
         await control.start()
         refresher = asyncio.create_task(_refresh_keys(keys))

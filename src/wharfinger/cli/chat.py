@@ -37,7 +37,9 @@ def ask(client: Client, model: str, messages: list[dict[str, str]], max_tokens: 
     first: float | None = None
     pieces: list[str] = []
     for piece in _stream(client, model, messages, max_tokens):
-        first = first or time.monotonic()
+        if first is None:
+            first = time.monotonic()
+            piece = piece.lstrip()
         pieces.append(piece)
         sys.stdout.write(piece)
         sys.stdout.flush()

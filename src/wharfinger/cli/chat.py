@@ -37,11 +37,10 @@ def ask(client: Client, model: str, messages: list[dict[str, str]], max_tokens: 
     first: float | None = None
     pieces: list[str] = []
     for piece in _stream(client, model, messages, max_tokens):
-        if first is None:
-            first = time.monotonic()
-            piece = piece.lstrip()
-        pieces.append(piece)
-        sys.stdout.write(piece)
+        first = first or time.monotonic()
+        shown = piece if pieces else piece.lstrip()
+        pieces.append(shown)
+        sys.stdout.write(shown)
         sys.stdout.flush()
     sys.stdout.write("\n")
     ended = time.monotonic()

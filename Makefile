@@ -17,8 +17,8 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 
 types: $(VENV)/.dev
 	$(BIN)/basedpyright

@@ -86,7 +86,10 @@ def help_s() -> float:
 def engine_alone_s() -> float:
     """The engine's own load time of the demo model, without us."""
     result = subprocess.run(
-        [sys.executable, "-c", ENGINE_ALONE, str(demo_model_path())], capture_output=True, text=True, check=True
+        [sys.executable, "-c", ENGINE_ALONE, str(demo_model_path())],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return float(result.stdout.split()[-1])
 

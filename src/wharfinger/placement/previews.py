@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import codes
 from wharfinger.placement.build import build_plan
-from wharfinger.placement.refusals import explain
-from wharfinger.placement.search import Found, search, search_sets
+from wharfinger.placement.refusals import explain, node_refusals
+from wharfinger.placement.search import Found, check_request, search, search_sets
 from wharfinger.placement.suggestions import suggest
 from wharfinger.placement.types import (
     FleetSnapshot,
     InstanceMeta,
+    NodeRefusal,
     Plan,
     PlanRequest,
     PlanResult,
@@ -46,9 +47,31 @@ _NO_WIDER: Final = frozenset(
 """What stops one width of a shape stops every wider one."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreviewAnswer:
+    """Everything one call of previews tells."""
+
+    rows: tuple[PreviewRow, ...]
+    """Rows with a plan, best first, then one refusal per shape that has none."""
+    node_refusals: tuple[NodeRefusal, ...]
+    """Why each node that is in no plan of the request is out: what :func:`planner.plan` gives for it."""
+
+
 def previews(
     snapshot: FleetSnapshot, card: ModelCard, request: PlanRequest, *, catalog: Sequence[ModelCard] = ()
 ) -> tuple[PreviewRow, ...]:
+    """The rows of :func:`preview_answer` for every sharding."""
+    return preview_answer(snapshot, card, request, catalog=catalog).rows
+
+
+def preview_answer(
+    snapshot: FleetSnapshot,
+    card: ModelCard,
+    request: PlanRequest,
+    *,
+    catalog: Sequence[ModelCard] = (),
+    sharding: Sharding | None = None,
+) -> PreviewAnswer:
     """One row per really different option, best first, then a refusal per shape that has none.
 
     Of ``request``, sharding and meta are what is varied; everything else holds for every row. A single node is one
@@ -56,39 +79,72 @@ def previews(
     ``alternative`` are the other single hosts that pass; naming required nodes leaves them out. What a row charges
     each node is what admission would charge. Suggestions are worked out when no row has a plan, for the first.
 
+    Args:
+        sharding: only rows of this sharding; ``None`` is all of them.
+
     Returns:
-        Rows; none for a fleet without nodes.
+        Rows and node refusals; neither for a fleet without nodes.
     """
     if not snapshot.nodes:
-        return ()
+        return PreviewAnswer((), ())
     work = Workspace(snapshot, card, request.settings)
+    narrowest = max(1, request.min_nodes, len(request.required_node_ids))
     picks: list[PreviewRow] = []
     alternatives: list[PreviewRow] = []
     refusals: list[tuple[PlanRequest, PlanResult]] = []
-    narrowest = max(1, request.min_nodes, len(request.required_node_ids))
     if narrowest == 1:
         single = replace(request, sharding=Sharding.PIPELINE, meta=InstanceMeta.RING, max_nodes=1)
         found = search(work, single)
-        rows = [_row(work, found, index) for index in range(len(found.ranked))]
-        picks.extend(rows[:1])
-        if not request.required_node_ids:
-            alternatives.extend(rows[1:])
-        if not rows:
-            refusals.append((single, explain(work, single, found)))
+        refused_nodes = _refused_nodes(work, request, _with_sets(work, request, found))
+        if sharding is not Sharding.TENSOR:
+            _add_single(work, single, found, picks, alternatives, refusals)
+    else:
+        refused_nodes = _refused_nodes(work, request, search(work, request))
     if len(work.nodes) > 1 and (request.max_nodes is None or request.max_nodes > 1):
-        for sharding, meta in SHAPES:
-            shaped = replace(request, sharding=sharding, meta=meta, min_nodes=max(2, narrowest))
-            _add_wide(work, shaped, picks, refusals)
-    elif narrowest > 1:
+        for shape, meta in SHAPES:
+            if sharding in (None, shape):
+                shaped = replace(request, sharding=shape, meta=meta, min_nodes=max(2, narrowest))
+                _add_wide(work, shaped, picks, refusals)
+    elif narrowest > 1 and sharding in (None, request.sharding):
         refusals.append((request, explain(work, request, search(work, request))))
     rows = [*picks, *alternatives]
     if not rows and refusals:
         asked, result = refusals[0]
         refusals[0] = (asked, suggest(snapshot, card, asked, catalog, result))
-    return (
-        *rows,
-        *(PreviewRow(asked.sharding, asked.meta, None, result.refusal) for asked, result in refusals),
-    )
+    refused = (PreviewRow(asked.sharding, asked.meta, None, result.refusal) for asked, result in refusals)
+    return PreviewAnswer((*rows, *refused), refused_nodes)
+
+
+def _with_sets(work: Workspace, request: PlanRequest, found: Found) -> Found:
+    """What a launch of the request would have seen, from the search for single hosts that was made already."""
+    if check_request(work, request) is not None:
+        return search(work, request)
+    whole = replace(found, ranked=list(found.ranked), refused=dict(found.refused), set_refusal=None)
+    search_sets(work, request, whole)
+    return whole
+
+
+def _refused_nodes(work: Workspace, request: PlanRequest, found: Found) -> tuple[NodeRefusal, ...]:
+    if found.ranked:
+        return node_refusals(work, request, found)
+    return explain(work, request, found).node_refusals
+
+
+def _add_single(
+    work: Workspace,
+    request: PlanRequest,
+    found: Found,
+    picks: list[PreviewRow],
+    alternatives: list[PreviewRow],
+    refusals: list[tuple[PlanRequest, PlanResult]],
+) -> None:
+    """Add the best single host and the others, or why there is none."""
+    shown = 1 if request.required_node_ids else len(found.ranked)
+    rows = [_row(work, found, index) for index in range(min(shown, len(found.ranked)))]
+    picks.extend(rows[:1])
+    alternatives.extend(rows[1:])
+    if not rows:
+        refusals.append((request, explain(work, request, found)))
 
 
 def _add_wide(

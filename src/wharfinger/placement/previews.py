@@ -31,7 +31,7 @@ SHAPES: Final = (
     (Sharding.TENSOR, InstanceMeta.JACCL),
 )
 """Shapes that may be asked for. A GGUF model over several nodes is minted as LlamaRpc whichever is asked."""
-WIDEST: Final = 8
+WIDEST: Final = 4
 """Widths shown, from the narrowest asked for; a wider set still launches with ``min_nodes``."""
 _NO_WIDER: Final = frozenset(
     {

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from support.local_node import demo_spec
 from support.tiny_gguf import write_tiny_gguf
-from wharfinger.fleet.agent import RunnerSpec
+from wharfinger.fleet.agent import RunnerSpec, StopDeadlines
 from wharfinger.fleet.local import LocalAgent
+from wharfinger.fleet.supervisor import Supervisor
 
 TINY_LAYERS = 4
+STUBBORN = Path(__file__).with_name("stubborn_runner.py")
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +49,21 @@ async def agent(tmp_path: Path) -> AsyncIterator[LocalAgent]:
     await made.start()
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def misbehaving(
+    tmp_path: Path, tiny_spec: Callable[..., RunnerSpec]
+) -> AsyncIterator[Callable[..., Supervisor]]:
+    """Makes supervisors whose runner process is the stubborn one in a given mode; kills what a test leaves."""
+    made: list[Supervisor] = []
+    async with aiohttp.ClientSession() as own:
+
+        def make(mode: str, *, session: aiohttp.ClientSession = own, **changes: object) -> Supervisor:
+            command = (sys.executable, str(STUBBORN), mode)
+            made.append(Supervisor(tiny_spec(**changes), "node_test", tmp_path, session, command))
+            return made[-1]
+
+        yield make
+        for supervisor in made:
+            await supervisor.stop(StopDeadlines(ask_s=0.3, terminate_s=0.3, kill_s=5))

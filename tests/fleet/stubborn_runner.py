@@ -1,8 +1,8 @@
 """A runner process that speaks the protocol and behaves badly on purpose: MODE STATUS_FD RUNNER_ID.
 
 ``silent`` never reports; ``loading`` reports that it loads and never finishes; ``deaf`` does so ignoring every
-signal that can be ignored; ``mute`` says it is loaded at a port where nobody listens; ``helper`` starts a child that
-ignores SIGTERM and then crashes.
+signal that can be ignored; ``mute`` says it is loaded at a port where nobody listens; ``babbling`` reports no JSON;
+``helper`` starts a child that ignores SIGTERM and then crashes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def main() -> None:
         child.stdout.readline()
         os.write(1, f"helper {child.pid}\n".encode())
         os.kill(os.getpid(), signal.SIGSEGV)
-    if mode != "silent":
+    if mode == "babbling":
+        os.write(status_fd, b"loading, please wait\n")
+    elif mode != "silent":
         report(state="loading")
     if mode == "mute":
         report(state="loaded", port=1, engine_load_s=0.0)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
-import aiohttp
 import psutil
 import pytest
 
@@ -19,25 +16,8 @@ from wharfinger.fleet.local import LocalAgent
 from wharfinger.fleet.process_group import ProcessIdentity, group_members
 from wharfinger.fleet.supervisor import Supervisor
 
-STUBBORN = Path(__file__).with_name("stubborn_runner.py")
 SHORT = StopDeadlines(ask_s=0.3, terminate_s=0.3, kill_s=5)
 MakeSpec = Callable[..., RunnerSpec]
-
-
-@pytest.fixture
-async def misbehaving(tmp_path: Path, tiny_spec: MakeSpec) -> AsyncIterator[Callable[..., Supervisor]]:
-    """Makes supervisors whose runner process is the stubborn one in a given mode; kills what a test leaves."""
-    made: list[Supervisor] = []
-    async with aiohttp.ClientSession() as session:
-
-        def make(mode: str, **changes: object) -> Supervisor:
-            command = (sys.executable, str(STUBBORN), mode)
-            made.append(Supervisor(tiny_spec(**changes), "node_test", tmp_path, session, command))
-            return made[-1]
-
-        yield make
-        for supervisor in made:
-            await supervisor.stop(SHORT)
 
 
 async def ended(supervisor: Supervisor, within_s: float = 20.0) -> RunnerReport:

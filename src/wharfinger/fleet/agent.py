@@ -158,7 +158,9 @@ class RunnerReport(AgentValue):
     error_code: str | None = None
     """Set with ``RunnerFailed``: ``file_missing``, ``load_failed``, ``out_of_memory``, ``port_in_use`` (the load);
     ``model_mismatch``, ``endpoint_open``, ``warmup_failed`` (the first answers); ``runner_unresponsive`` (no status, or
-    a load past its deadline), ``runner_wedged`` (loaded, but no answer); ``runner_crashed``, ``spawn_failed``."""
+    a load past its deadline), ``runner_wedged`` (loaded, but no answer);
+    ``runner_crashed``, ``spawn_failed``; ``internal_error`` (our own supervision broke; only the error's type is
+    named)."""
     error_message: str | None = None
     log_tail: tuple[str, ...] = ()
     """Last lines of its log, kept with a failure."""

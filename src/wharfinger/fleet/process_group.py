@@ -65,9 +65,9 @@ def _session(leader: ProcessIdentity) -> Iterator[psutil.Process]:
 
 
 def signal_group(group_id: int, number: signal.Signals) -> bool:
-    """Signal every process of a group; false when none is left."""
+    """Signal every process of a group; false when none is left that may be signalled (macOS counts zombies as such)."""
     try:
         os.killpg(group_id, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True

@@ -37,8 +37,8 @@ class Endpoint:
                 ) as response:
                     if response.status == HTTPStatus.OK:
                         return
-            except aiohttp.ClientError:
-                pass  # not listening yet; the caller's deadline ends this
+            except (aiohttp.ClientError, OSError):
+                pass  # not listening yet, or no descriptor left for now; the caller's deadline ends this
             await asyncio.sleep(_RETRY_S)
 
     async def check_identity(self, model_id: str, context_tokens: int) -> None:
@@ -60,7 +60,8 @@ class Endpoint:
         if model_id not in by_id:
             served = ", ".join(sorted(by_id)) or "nothing"
             raise NotServing("model_mismatch", f"the endpoint serves {served}, not {model_id}")
-        window = (by_id[model_id].get("meta") or {}).get("n_ctx")
+        meta = by_id[model_id].get("meta")
+        window = meta.get("n_ctx") if isinstance(meta, dict) else None
         if isinstance(window, int) and window < context_tokens:
             raise NotServing(
                 "model_mismatch",
@@ -80,7 +81,7 @@ class Endpoint:
             f"{self._base_url}{path}", json=body, headers=self._headers, timeout=_REQUEST_TIMEOUT
         ) as response:
             if response.status != HTTPStatus.OK:
-                text = (await response.text())[:300]
+                text = (await response.text(errors="replace"))[:300]
                 raise NotServing(
                     "warmup_failed", f"the first request to {path} was answered {response.status}: {text}"
                 )

@@ -16,18 +16,20 @@ import json
 import os
 import signal
 import sys
+import traceback
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import psutil
+import structlog
 
 from wharfinger.engines.ports import LOOPBACK
-from wharfinger.engines.registry import engine_for
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
+from wharfinger.fleet.failure import Failure, explained
 from wharfinger.fleet.process_group import ProcessIdentity, group_members, signal_group
 from wharfinger.fleet.readiness import Endpoint, NotServing
 from wharfinger.fleet.runner_log import LogPump, RunnerLog
@@ -41,12 +43,7 @@ _STRAY_POLL_S: Final = 0.01
 _STRAY_GIVE_UP_S: Final = 5.0
 _PRIVATE_VARIABLES: Final = ("WHARFINGER_", "WHARF_")
 """Settings of the control plane, which may hold credentials, are not handed to runners."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    code: str
-    message: str
+_log = structlog.get_logger(__name__)
 
 
 class Supervisor:
@@ -69,7 +66,7 @@ class Supervisor:
         self._command = command
         self._process: Process | None = None
         self._identity: ProcessIdentity | None = None
-        self._failure: _Failure | None = None
+        self._failure: Failure | None = None
         self._stopping = False
         self._stop_task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -126,7 +123,7 @@ class Supervisor:
             os.close(log_write)
         LogPump(log_read, self.log, lambda: _from_thread(loop, self._log_ended))
         self._update(pid=self._process.pid)
-        status = asyncio.create_task(self._follow_status(status_read))
+        status = asyncio.create_task(self._follow_status(self._process, status_read))
         drive = asyncio.create_task(self._drive(self._process))
         self._tasks = [status, drive, asyncio.create_task(self._watch(self._process, status, drive))]
         self._record(self._process.pid)
@@ -145,7 +142,7 @@ class Supervisor:
         Raises:
             AgentError: ``runner_survived_kill`` when the kernel does not end the process within the deadlines.
         """
-        if self._stop_task is None:
+        if self._stop_task is None or _broke(self._stop_task):
             self._stop_task = asyncio.create_task(self._stop(deadlines))
         # Shielded: a caller that gives up must not leave a runner half stopped.
         await asyncio.shield(self._stop_task)
@@ -163,7 +160,6 @@ class Supervisor:
             signal_group(self._process.pid, number)
             if await self._ends_within(seconds):
                 return
-        self._stop_task = None
         raise AgentError(
             "runner_survived_kill",
             f"process {self._process.pid} of runner {self.spec.runner_id} is still there {deadlines.kill_s:g} s after "
@@ -191,16 +187,41 @@ class Supervisor:
 
     def _record(self, pid: int) -> None:
         """Record the process for the next start; one that cannot be recorded must not run."""
-        self._identity = ProcessIdentity.of(pid)
-        if self._identity is None:
-            return
         try:
-            (self._directory / IDENTITY_FILE).write_text(self._identity.model_dump_json())
-        except OSError as error:
-            self._failure = _Failure("spawn_failed", f"{self._directory} cannot be written: {error.strerror}")
+            self._identity = ProcessIdentity.of(pid)
+            if self._identity is not None:
+                (self._directory / IDENTITY_FILE).write_text(self._identity.model_dump_json())
+        except (OSError, psutil.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self._failure = Failure(
+                "spawn_failed", f"the process cannot be recorded in {self._directory}: {reason}"
+            )
             signal_group(pid, signal.SIGKILL)
 
-    async def _follow_status(self, status_fd: int) -> None:
+    def _give_up(self, process: Process, what: str, error: Exception) -> None:
+        """An error of ours ends the runner: nobody would follow it any further. Its text may hold anything, the key
+        too, so only its type and place are told."""
+        kind = type(error).__name__
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        _log.error(
+            "runner_supervision_broke",
+            runner_id=self.spec.runner_id,
+            doing=what,
+            error=kind,
+            place=f"{place.filename}:{place.lineno}",
+        )
+        self._failure = self._failure or Failure(
+            "internal_error", f"the control plane's own {what} broke ({kind})"
+        )
+        signal_group(process.pid, signal.SIGKILL)
+
+    async def _follow_status(self, process: Process, status_fd: int) -> None:
+        try:
+            await self._read_status(status_fd)
+        except Exception as error:
+            self._give_up(process, "reading of its status", error)
+
+    async def _read_status(self, status_fd: int) -> None:
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(status_fd, "rb", buffering=0)
@@ -225,7 +246,7 @@ class Supervisor:
                 )
                 self._loaded.set()
             case _:
-                self._failure = self._failure or _Failure(status["error_code"], status["error_message"])
+                self._failure = self._failure or Failure(status["error_code"], status["error_message"])
 
     async def _drive(self, process: Process) -> None:
         """Take the runner to ready; a deadline that passes, or a wrong answer, ends it."""
@@ -238,8 +259,10 @@ class Supervisor:
             await self._reach(self._loaded, load_s, "did not finish loading the model")
             await self._warm_up()
         except NotServing as error:
-            self._failure = self._failure or _Failure(error.code, str(error))
+            self._failure = self._failure or Failure(error.code, str(error))
             signal_group(process.pid, signal.SIGKILL)
+        except Exception as error:
+            self._give_up(process, "driving of the runner", error)
 
     async def _send_launch(self, process: Process) -> None:
         assert process.stdin is not None
@@ -272,23 +295,30 @@ class Supervisor:
             raise NotServing(
                 "runner_wedged", f"the runner loaded but did not answer within {seconds:g} s and was ended"
             ) from None
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise NotServing("warmup_failed", f"the endpoint broke off its first answer: {error}") from None
         self._enter(RunnerState.READY)
 
     async def _watch(self, process: Process, status: asyncio.Task[None], drive: asyncio.Task[None]) -> None:
-        exit_code = await process.wait()
-        drive.cancel()
-        await self._end_strays()
-        # The pipe's other ends are gone, so what is left in it can be read to the end.
-        await asyncio.wait({status, drive}, timeout=_STRAY_GRACE_S)
-        status.cancel()
-        if process.stdin is not None:
-            process.stdin.close()
-        # Should it stay, the next start finds nothing under this identity and drops it.
-        with contextlib.suppress(OSError):
-            (self._directory / IDENTITY_FILE).unlink()
-        await self._finish(exit_code)
+        try:
+            exit_code = await process.wait()
+            drive.cancel()
+            await self._end_strays()
+            # The pipe's other ends are gone, so what is left in it can be read to the end.
+            await asyncio.wait({status, drive}, timeout=_STRAY_GRACE_S)
+            if process.stdin is not None:
+                process.stdin.close()
+            # Should it stay, the next start finds nothing under this identity and drops it.
+            with contextlib.suppress(OSError):
+                (self._directory / IDENTITY_FILE).unlink()
+            await self._finish(exit_code)
+        except Exception as error:
+            self._give_up(process, "watching of the runner", error)
+            self._end(process.returncode, self._failure, ())
+        finally:
+            drive.cancel()
+            status.cancel()
+            self._ended.set()
 
     async def _end_strays(self) -> None:
         """Return when nothing of the runner's session is left: helpers hold memory, too, until they are gone.
@@ -309,19 +339,23 @@ class Supervisor:
 
     async def _finish(self, exit_code: int) -> None:
         if self._stopping:
+            self._end(exit_code, None, ())
+            return
+        tail = await asyncio.to_thread(self.log.tail)
+        self._end(exit_code, explained(self.spec.backend, self._failure, exit_code, tail), tail)
+
+    def _end(self, exit_code: int | None, failure: Failure | None, tail: tuple[str, ...]) -> None:
+        if self._stopping or failure is None:
             self._update(state=RunnerState.SHUTDOWN, exit_code=exit_code, endpoint=None)
-        else:
-            tail = await asyncio.to_thread(self.log.tail)
-            failure = _explained(self.spec, self._failure, exit_code, tail)
-            self._update(
-                state=RunnerState.FAILED,
-                exit_code=exit_code,
-                endpoint=None,
-                error_code=failure.code,
-                error_message=failure.message,
-                log_tail=tail,
-            )
-        self._ended.set()
+            return
+        self._update(
+            state=RunnerState.FAILED,
+            exit_code=exit_code,
+            endpoint=None,
+            error_code=failure.code,
+            error_message=failure.message,
+            log_tail=tail,
+        )
 
     def _enter(self, state: RunnerState, **values: Any) -> None:
         """Go on to a state, unless the runner is being stopped."""
@@ -333,6 +367,10 @@ class Supervisor:
         self._report = self._report.model_copy(update=values)
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _broke(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _progress(report: RunnerReport) -> tuple[object, ...]:
@@ -376,22 +414,3 @@ def _launch_line(spec: RunnerSpec) -> bytes:
         "embedding": spec.embedding,
     }
     return json.dumps(launch).encode() + b"\n"
-
-
-def _explained(spec: RunnerSpec, failure: _Failure | None, exit_code: int, tail: tuple[str, ...]) -> _Failure:
-    """Why a runner ended on its own: what it said, what its engine's log tells, or how its process ended."""
-    if failure is not None and failure.code != "load_failed":
-        return failure
-    engine = engine_for(spec.backend)
-    told = engine.explain(tail) if engine is not None and failure is not None else None
-    if told is not None:
-        return _Failure(told.code, str(told))
-    if failure is not None:
-        return failure
-    if exit_code == -signal.SIGKILL:
-        how = "was killed with SIGKILL, which the kernel does when memory runs out"
-    elif exit_code < 0:
-        how = f"was ended by {signal.Signals(-exit_code).name}"
-    else:
-        how = f"exited with status {exit_code}"
-    return _Failure("runner_crashed", f"the runner's process {how}; its log tells more")

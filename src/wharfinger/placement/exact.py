@@ -109,14 +109,30 @@ def _check(work: Workspace, placement: ExactPlacement, request: PlanRequest) -> 
     _check_layers(card, placement)
     _gate(work, nodes, request)
     tag = _tag(work, nodes, placement)
-    goal = _goal(card, tag, placement, request)
-    if len(nodes) == 1:
-        outcome = fit_tag(work, nodes[0], tag, goal)
-        if isinstance(outcome, TagRefusal):
-            refusal = node_refusal(nodes[0], outcome)
-            raise _Refused(refusal.code, refusal.message, (refusal,))
-        return Candidate((nodes[0],), outcome, Sharding.PIPELINE, InstanceMeta.RING)
-    return _check_set(work, nodes, tag, goal, placement, request)
+    goal, smaller = _goals(card, tag, placement, request)
+    try:
+        return _check_fit(work, nodes, tag, goal, placement, request)
+    except _Refused as refused:
+        if smaller is None or refused.refusal.code != codes.MEMORY_SHORT:
+            raise
+    return _check_fit(work, nodes, tag, smaller, placement, request)
+
+
+def _check_fit(
+    work: Workspace,
+    nodes: Sequence[NodeFacts],
+    tag: str,
+    goal: WindowGoal,
+    placement: ExactPlacement,
+    request: PlanRequest,
+) -> Candidate:
+    if len(nodes) > 1:
+        return _check_set(work, nodes, tag, goal, placement, request)
+    outcome = fit_tag(work, nodes[0], tag, goal)
+    if isinstance(outcome, TagRefusal):
+        refusal = node_refusal(nodes[0], outcome)
+        raise _Refused(refusal.code, refusal.message, (refusal,))
+    return Candidate((nodes[0],), outcome, Sharding.PIPELINE, InstanceMeta.RING)
 
 
 def _nodes(work: Workspace, placement: ExactPlacement) -> tuple[NodeFacts, ...]:
@@ -202,12 +218,21 @@ def _tag(work: Workspace, nodes: Sequence[NodeFacts], placement: ExactPlacement)
     return common[0]
 
 
-def _goal(card: ModelCard, tag: str, placement: ExactPlacement, request: PlanRequest) -> WindowGoal:
+def _goals(
+    card: ModelCard, tag: str, placement: ExactPlacement, request: PlanRequest
+) -> tuple[WindowGoal, WindowGoal | None]:
+    """The window to try, and what to fall back on when its memory is not there.
+
+    The window a placement carries is charged like one that was wished for, also for engines whose cache grows. It is
+    a cap and no wish: where it does not fit, the largest that does is stamped and charged.
+    """
     goal = goal_for(card, tag, request)
     cap = placement.context_tokens
     if cap is None:
-        return goal
-    return replace(goal, limit=cap if goal.limit is None else min(cap, goal.limit), default=cap)
+        return goal, None
+    if goal.limit is not None:
+        cap = min(cap, goal.limit)
+    return replace(goal, requested=cap), replace(goal, reserves=True, default=cap)
 
 
 def _check_set(

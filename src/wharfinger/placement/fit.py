@@ -7,7 +7,7 @@ A *stage* holds a contiguous range of layers; its pools share every layer of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from wharfinger.placement.memory.interface import Pool
@@ -103,8 +103,18 @@ def fit(work: Workspace, arrangement: Arrangement, goal: WindowGoal) -> Fit | Sh
     for charged in goal.charges:
         ranges = _place(work, arrangement, charged)
         if ranges is not None:
-            return _finish(work, arrangement, ranges, goal, charged)
+            fitted = _finish(work, arrangement, ranges, goal, charged)
+            return fitted if charged == goal.charges[0] else _placed_again(work, fitted, goal)
     return _shortage(work, arrangement, _proportional(work, arrangement), goal.floor)
+
+
+def _placed_again(work: Workspace, fitted: Fit, goal: WindowGoal) -> Fit:
+    """The fit with its cut made for the window it ended with, so that asking for that window gives the same cut."""
+    context = fitted.context_tokens
+    ranges = None if context is None else _place(work, fitted.arrangement, context)
+    if context is None or ranges is None or ranges == fitted.ranges:
+        return fitted
+    return _finish(work, fitted.arrangement, ranges, replace(goal, requested=context), context)
 
 
 def fit_ranges(work: Workspace, arrangement: Arrangement, ranges: Ranges, goal: WindowGoal) -> Fit | Shortage:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from support.fleets import mesh
+from support.fleets import ask, card, fleet, mac, mesh
 from wharfinger.placement.links import COORDINATOR_ORDER, LinkIndex, interface_class, is_routable
-from wharfinger.placement.types import LinkFacts
+from wharfinger.placement.planner import plan
+from wharfinger.placement.types import InstanceMeta, LinkFacts
 
 
 def both(left: str, right: str, interface: str, **values: float) -> tuple[LinkFacts, LinkFacts]:
     """A link in both directions."""
-    return (LinkFacts(left, right, interface, **values), LinkFacts(right, left, interface, **values))  # type: ignore[arg-type]
+    return (
+        LinkFacts(left, right, interface, f"host-{right}", **values),  # type: ignore[arg-type]
+        LinkFacts(right, left, interface, f"host-{left}", **values),  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,11 +67,11 @@ def test_a_coordinator_is_reached_over_the_lan_first() -> None:
         ("fe80::1", False),
         ("10.0.0.1", True),
         ("host", True),
-        (None, True),
+        (None, False),
     ],
 )
 def test_routable(address: str | None, expected: bool) -> None:
-    """Donors may not be reached over link-local or loopback addresses."""
+    """Donors may not be reached over link-local, loopback or unknown addresses."""
     assert is_routable(LinkFacts("a", "b", address=address)) is expected
 
 
@@ -113,3 +119,34 @@ def test_rdma_pairs_need_both_directions() -> None:
     two_way = LinkIndex(mesh("a", "b", rdma=True))
     assert two_way.rdma_mutual == {"a": frozenset({"b"}), "b": frozenset({"a"})}
     assert two_way.rdma_interface("a", "b") == "rdma_a_b"
+
+
+@pytest.mark.parametrize(("address", "linked"), [("127.0.0.1", False), (None, False), ("169.254.1.1", True)])
+def test_neighbours_need_a_known_address_that_is_no_loopback(address: str | None, linked: bool) -> None:
+    """A ring over 127.0.0.1 would talk to itself; an address nobody knows cannot be dialled."""
+    there = LinkFacts("a", "b", "ethernet", address)
+    index = LinkIndex([there, LinkFacts("b", "a", "ethernet", "10.0.0.1")])
+    assert index.closed(["a", "b"]) is linked
+    assert index.best("a", "b") == (there if linked else None)
+    assert index.unaddressed("a", "b") is (address is None)
+
+
+def test_a_ring_of_unknown_addresses_is_pending_and_names_the_fact() -> None:
+    """Waiting may bring the address."""
+    links = [LinkFacts("a", "b", "ethernet"), LinkFacts("b", "a", "ethernet", "10.0.0.1")]
+    refusal = plan(fleet(mac("a"), mac("b"), links=links), card(), ask(min_nodes=2)).refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.category) == ("links_unknown", "placement_info_pending")
+    assert [node.missing_facts for node in refusal.nodes] == [("link_address",), ("link_address",)]
+
+
+def test_rdma_without_an_interface_name_is_not_rdma_yet() -> None:
+    """The engine is told interfaces by name, so a link without one is a missing fact."""
+    nameless = [replace(link, rdma_interface=None) for link in mesh("a", "b", rdma=True)]
+    assert LinkIndex(nameless).rdma_mutual == {}
+    asked = ask(min_nodes=2, meta=InstanceMeta.JACCL)
+    refusal = plan(fleet(mac("a"), mac("b"), links=nameless), card(), asked).refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.category) == ("links_unknown", "placement_info_pending")
+    assert [node.missing_facts for node in refusal.nodes] == [("rdma_interface",), ("rdma_interface",)]
+    assert plan(fleet(mac("a"), mac("b"), links=mesh("a", "b", rdma=True)), card(), asked).plans

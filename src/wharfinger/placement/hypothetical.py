@@ -67,8 +67,8 @@ def add_what_if(snapshot: FleetSnapshot, specs: Sequence[str]) -> FleetSnapshot:
     known = [node.node_id for node in snapshot.nodes]
     for node in added:
         for other in known:
-            links.append(LinkFacts(node.node_id, other, "ethernet"))
-            links.append(LinkFacts(other, node.node_id, "ethernet"))
+            links.append(LinkFacts(node.node_id, other, "ethernet", other))
+            links.append(LinkFacts(other, node.node_id, "ethernet", node.node_id))
         known.append(node.node_id)
     return replace(snapshot, nodes=(*snapshot.nodes, *added), links=tuple(links))
 
@@ -172,7 +172,9 @@ def fleet_from_mapping(described: object) -> FleetSnapshot:
     links = fields.get("links")
     if links == "all":
         pairs = [(left, right) for left in ids for right in ids if left != right]
-        return FleetSnapshot(tuple(nodes), tuple(LinkFacts(left, right, "ethernet") for left, right in pairs))
+        return FleetSnapshot(
+            tuple(nodes), tuple(LinkFacts(left, right, "ethernet", right) for left, right in pairs)
+        )
     found: list[LinkFacts] = []
     for index, entry in enumerate(fields.items("links")):
         found.extend(_links(entry, f"links[{index}]", ids))
@@ -327,6 +329,7 @@ def _links(entry: object, where: str, ids: Sequence[str]) -> list[LinkFacts]:
             left,
             right,
             interface,
+            right,
             rdma=rdma,
             rdma_interface="rdma0" if rdma else None,
             bandwidth_bytes_per_s=bandwidth,

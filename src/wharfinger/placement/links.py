@@ -42,52 +42,92 @@ def interface_class(link: LinkFacts) -> str:
     return link.interface if link.interface in RING_ORDER else "unknown"
 
 
+@lru_cache(maxsize=65536)
+def _is_loopback(address: str) -> bool:
+    ip = _ip(address)
+    return ip is not None and ip.is_loopback
+
+
+def is_dialable(link: LinkFacts) -> bool:
+    """Whether the sink can be reached on this path: its address is known (or a name) and is no loopback address."""
+    return link.address is not None and not _is_loopback(link.address)
+
+
 def is_routable(link: LinkFacts) -> bool:
-    """False for link-local and loopback addresses; a link without an address, or with a name, counts as routable."""
+    """Dialable, and not over a link-local address."""
     ip = None if link.address is None else _ip(link.address)
-    return ip is None or not (ip.is_link_local or ip.is_loopback)
+    return is_dialable(link) and (ip is None or not ip.is_link_local)
 
 
 class LinkIndex:
-    """Links by pair of nodes. A link without a reverse does not make a pair."""
+    """Links by pair of nodes. A link without a reverse does not make a pair. Each view is built when first asked for.
+
+    Only dialable links lead anywhere; those of unknown address are remembered as facts that are missing.
+    """
 
     def __init__(self, links: Iterable[LinkFacts]) -> None:
+        self.links = tuple(links)
         self._best: dict[tuple[str, str, tuple[str, ...], bool], LinkFacts | None] = {}
         self._costs: dict[tuple[str, str], tuple[int, float, float]] = {}
-        self._by_pair: defaultdict[tuple[str, str], list[LinkFacts]] = defaultdict(list)
-        self._rdma: set[tuple[str, str]] = set()
-        for link in links:
-            pair = (link.source, link.sink)
-            self._by_pair[pair].append(link)
-            if link.rdma:
-                self._rdma.add(pair)
+        self._grouped: dict[str, dict[str, list[LinkFacts]]] = {}
 
     @cached_property
     def mutual(self) -> dict[str, frozenset[str]]:
-        """Nodes each node is linked with in both directions."""
-        found: defaultdict[str, set[str]] = defaultdict(set)
-        for source, sink in self._by_pair:
-            if (sink, source) in self._by_pair:
-                found[source].add(sink)
-        return {node: frozenset(others) for node, others in found.items()}
+        """Nodes each node can dial, and is dialled by."""
+        return _mutual(link for links in self._dialable.values() for link in links)
 
     @cached_property
     def reaches(self) -> dict[str, frozenset[str]]:
         """Nodes each node reaches over a routable address, whether or not they reach it."""
-        found: defaultdict[str, set[str]] = defaultdict(set)
-        for (source, sink), links in self._by_pair.items():
-            if any(is_routable(link) for link in links):
-                found[source].add(sink)
-        return {node: frozenset(others) for node, others in found.items()}
+        found: dict[str, frozenset[str]] = {}
+        for source, links in self._dialable.items():
+            sinks = frozenset(link.sink for link in links if is_routable(link))
+            if sinks:
+                found[source] = sinks
+        return found
 
     @cached_property
     def rdma_mutual(self) -> dict[str, frozenset[str]]:
-        """Nodes each node is linked with over RDMA in both directions."""
-        found: defaultdict[str, set[str]] = defaultdict(set)
-        for source, sink in self._rdma:
-            if (sink, source) in self._rdma:
-                found[source].add(sink)
-        return {node: frozenset(others) for node, others in found.items()}
+        """Nodes each node is linked with in both directions over RDMA interfaces of known name."""
+        return _mutual(link for link in self.links if link.rdma and link.rdma_interface is not None)
+
+    @cached_property
+    def _seen_mutual(self) -> dict[str, frozenset[str]]:
+        return _mutual(self.links)
+
+    @cached_property
+    def _seen_rdma(self) -> dict[str, frozenset[str]]:
+        return _mutual(link for link in self.links if link.rdma)
+
+    @cached_property
+    def all_named(self) -> bool:
+        """Whether every RDMA link names its interface."""
+        return all(not link.rdma or link.rdma_interface is not None for link in self.links)
+
+    @cached_property
+    def all_addressed(self) -> bool:
+        """Whether every link's address is known."""
+        return all(link.address is not None for link in self.links)
+
+    def unnamed_rdma(self, left: str, right: str) -> bool:
+        """Whether only an interface's name is missing for the two nodes to talk over RDMA."""
+        if self.all_named or right in self.rdma_mutual.get(left, ()):
+            return False
+        return right in self._seen_rdma.get(left, ())
+
+    def unaddressed(self, left: str, right: str) -> bool:
+        """Whether only an address is missing for the two nodes to be neighbours."""
+        if self.all_addressed or right in self.mutual.get(left, ()):
+            return False
+        return right in self._seen_mutual.get(left, ()) and any(
+            link.address is None for link in (*self._pair(left, right), *self._pair(right, left))
+        )
+
+    def unaddressed_from(self, source: str, sink: str) -> bool:
+        """Whether only an address is missing for the source to reach the sink."""
+        if self.all_addressed or sink in self.reaches.get(source, ()):
+            return False
+        return any(link.address is None for link in self._pair(source, sink))
 
     def observed_from(self, node_id: str) -> bool:
         """Whether any link of the node, in either direction, has been observed."""
@@ -95,17 +135,39 @@ class LinkIndex:
 
     @cached_property
     def _touched(self) -> frozenset[str]:
-        return frozenset(node for pair in self._by_pair for node in pair)
+        return frozenset(link.sink for link in self.links).union(self._by_source)
+
+    @cached_property
+    def _by_source(self) -> dict[str, list[LinkFacts]]:
+        found: defaultdict[str, list[LinkFacts]] = defaultdict(list)
+        for link in self.links:
+            found[link.source].append(link)
+        return found
+
+    @cached_property
+    def _dialable(self) -> dict[str, list[LinkFacts]]:
+        addresses = {link.address for link in self.links}
+        if None not in addresses and not any(_is_loopback(address) for address in addresses if address):
+            return self._by_source
+        return {source: list(filter(is_dialable, links)) for source, links in self._by_source.items()}
+
+    def _pair(self, source: str, sink: str) -> Sequence[LinkFacts]:
+        """Every link from source to sink, grouped for one source at a time."""
+        grouped = self._grouped.get(source)
+        if grouped is None:
+            grouped = self._grouped[source] = {}
+            for link in self._by_source.get(source, ()):
+                grouped.setdefault(link.sink, []).append(link)
+        return grouped.get(sink, ())
 
     def best(
         self, source: str, sink: str, order: tuple[str, ...] = RING_ORDER, *, routable: bool = False
     ) -> LinkFacts | None:
-        """Best link from source to sink: by interface class, then bandwidth, latency and address."""
+        """Best dialable link from source to sink: by interface class, then bandwidth, latency and address."""
         key = (source, sink, order, routable)
         if key not in self._best:
-            links = self._by_pair.get((source, sink), ())
-            if routable:
-                links = [link for link in links if is_routable(link)]
+            usable = is_routable if routable else is_dialable
+            links = [link for link in self._pair(source, sink) if usable(link)]
             self._best[key] = (
                 links[0]
                 if len(links) == 1
@@ -123,7 +185,7 @@ class LinkIndex:
 
     def rdma_interface(self, source: str, sink: str) -> str | None:
         """Name of the RDMA interface that leads from source to sink; ``None`` without one."""
-        names = [link.rdma_interface for link in self._by_pair.get((source, sink), ()) if link.rdma]
+        names = [link.rdma_interface for link in self._pair(source, sink) if link.rdma]
         return min((name for name in names if name is not None), default=None)
 
     def cost(self, left: str, right: str) -> tuple[int, float, float]:
@@ -196,6 +258,17 @@ class LinkIndex:
                 start = ring.index(ids[0])
                 return tuple(ring[start:] + ring[:start])
         return None
+
+
+def _mutual(links: Iterable[LinkFacts]) -> dict[str, frozenset[str]]:
+    """Nodes each node has a link to and from."""
+    sinks: defaultdict[str, set[str]] = defaultdict(set)
+    sources: defaultdict[str, set[str]] = defaultdict(set)
+    for link in links:
+        sinks[link.source].add(link.sink)
+        sources[link.sink].add(link.source)
+    found = {node: frozenset(others & sources[node]) for node, others in sinks.items() if node in sources}
+    return {node: others for node, others in found.items() if others}
 
 
 def _speed_key(link: LinkFacts) -> tuple[float, float]:

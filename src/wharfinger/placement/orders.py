@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Final
 
@@ -17,24 +18,33 @@ _EXHAUSTIVE_ORDERS: Final = 4
 """Up to this many nodes, every order of ranks is tried before a set is refused. 4! = 24."""
 
 
+@dataclass(frozen=True, slots=True)
+class LinkProblem:
+    """What the links of some nodes lack."""
+
+    code: str
+    missing: tuple[str, ...] = ()
+    """Facts about them that have not been observed, when that is all."""
+
+
 def rank_orders(
     work: Workspace, shape: Shape, members: Sequence[Member]
-) -> Iterable[tuple[Member, ...]] | str:
-    """Rank orders to try, or the code of what the links lack."""
+) -> Iterable[tuple[Member, ...]] | LinkProblem:
+    """Rank orders to try, or what the links lack."""
     if shape.span is Span.STAR:
         return _star_orders(work, members)
     by_id = {member.node_id: member for member in members}
     ids = sorted(by_id)
     if shape.meta is InstanceMeta.JACCL:
         if not _mesh(ids, work.links.rdma_mutual):
-            return codes.RDMA_MISSING
+            return rdma_problem(work, ids)
         ring: Sequence[str] | None = ids
     elif shape.span is Span.MESH and not _mesh(ids, work.links.mutual):
-        return _link_code(work, ids)
+        return link_problem(work, ids)
     else:
         ring = work.links.ring(ids)
     if ring is None:
-        return _link_code(work, ids)
+        return link_problem(work, ids)
     return _ring_orders(work, shape, tuple(by_id[node_id] for node_id in ring))
 
 
@@ -46,11 +56,11 @@ def order_problem(work: Workspace, shape: Shape, order: Sequence[Member]) -> str
         if reached:
             return None
         local = all(work.links.best(ids[0], donor) for donor in ids[1:])
-        return codes.NO_ROUTABLE_ADDRESS if local else _link_code(work, ids)
+        return codes.NO_ROUTABLE_ADDRESS if local else star_problem(work, ids).code
     if shape.meta is InstanceMeta.JACCL:
-        return None if _mesh(ids, work.links.rdma_mutual) else codes.RDMA_MISSING
+        return None if _mesh(ids, work.links.rdma_mutual) else rdma_problem(work, ids).code
     linked = _mesh(ids, work.links.mutual) if shape.span is Span.MESH else work.links.closed(ids)
-    return None if linked else _link_code(work, ids)
+    return None if linked else link_problem(work, ids).code
 
 
 def _ring_orders(work: Workspace, shape: Shape, ring: tuple[Member, ...]) -> Iterator[tuple[Member, ...]]:
@@ -76,7 +86,7 @@ def _turns_and_others(ring: tuple[Member, ...]) -> Iterator[tuple[Member, ...]]:
         yield from (by_size, by_size[::-1])
 
 
-def _star_orders(work: Workspace, members: Sequence[Member]) -> Iterable[tuple[Member, ...]] | str:
+def _star_orders(work: Workspace, members: Sequence[Member]) -> Iterable[tuple[Member, ...]] | LinkProblem:
     """Driver first: the largest that reaches every donor; more of the files on disk breaks ties."""
     model_id = work.card.model_id
     by_size = largest(members)
@@ -94,8 +104,8 @@ def _star_orders(work: Workspace, members: Sequence[Member]) -> Iterable[tuple[M
     if reaching:
         return _driven(reaching)
     if local_only:
-        return codes.NO_ROUTABLE_ADDRESS
-    return _link_code(work, [member.node_id for member in members])
+        return LinkProblem(codes.NO_ROUTABLE_ADDRESS)
+    return star_problem(work, [member.node_id for member in members])
 
 
 def _driven(reaching: Sequence[tuple[Member, tuple[Member, ...]]]) -> Iterator[tuple[Member, ...]]:
@@ -110,7 +120,29 @@ def _mesh(ids: Sequence[str], linked: dict[str, frozenset[str]]) -> bool:
     return all(right in linked.get(left, ()) for left, right in combinations(ids, 2))
 
 
-def _link_code(work: Workspace, ids: Iterable[str]) -> str:
-    """Links still unknown when some node has none observed at all, else missing."""
-    known = all(work.links.observed_from(node_id) for node_id in ids)
-    return codes.LINK_MISSING if known else codes.LINKS_UNKNOWN
+def link_problem(work: Workspace, ids: Sequence[str]) -> LinkProblem:
+    """Why neighbours are not linked: not observed at all, of unknown address, or missing."""
+    if not all(work.links.observed_from(node_id) for node_id in ids):
+        return LinkProblem(codes.LINKS_UNKNOWN, ("links",))
+    known = work.links.all_addressed
+    if not known and any(work.links.unaddressed(left, right) for left, right in combinations(ids, 2)):
+        return LinkProblem(codes.LINKS_UNKNOWN, ("link_address",))
+    return LinkProblem(codes.LINK_MISSING)
+
+
+def star_problem(work: Workspace, ids: Sequence[str]) -> LinkProblem:
+    """Why no driver reaches every donor."""
+    if not all(work.links.observed_from(node_id) for node_id in ids):
+        return LinkProblem(codes.LINKS_UNKNOWN, ("links",))
+    known = work.links.all_addressed
+    if not known and any(work.links.unaddressed_from(left, right) for left, right in permutations(ids, 2)):
+        return LinkProblem(codes.LINKS_UNKNOWN, ("link_address",))
+    return LinkProblem(codes.LINK_MISSING)
+
+
+def rdma_problem(work: Workspace, ids: Sequence[str]) -> LinkProblem:
+    """Why nodes do not reach each other over RDMA: interfaces of unknown name, or none."""
+    known = work.links.all_named
+    if not known and any(work.links.unnamed_rdma(left, right) for left, right in combinations(ids, 2)):
+        return LinkProblem(codes.LINKS_UNKNOWN, ("rdma_interface",))
+    return LinkProblem(codes.RDMA_MISSING)

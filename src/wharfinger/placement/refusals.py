@@ -82,7 +82,7 @@ def _fold_set_shortage(request: PlanRequest, found: Found) -> None:
     if refusal is None:
         return
     if refusal.code in (codes.LINKS_UNKNOWN, codes.LINK_MISSING) and request.min_nodes > 1:
-        missing = ("links",) if refusal.code == codes.LINKS_UNKNOWN else ()
+        missing = refusal.missing
         for node_id in refusal.node_ids:
             found.refused.setdefault(node_id, TagRefusal(refusal.code, "", missing=missing))
     if refusal.shortage is None:

@@ -9,6 +9,7 @@ from wharfinger.placement import backends, codes
 from wharfinger.placement.fit import Fit
 from wharfinger.placement.grow import candidate_sets, few_sets
 from wharfinger.placement.members import MemberIndex, carriers, linked_members, screen, spanning_tags
+from wharfinger.placement.orders import link_problem, rdma_problem
 from wharfinger.placement.ranking import Candidate, Score, score
 from wharfinger.placement.sets import SetRefusal, divides, fit_set
 from wharfinger.placement.shapes import Shape, shape_for
@@ -182,11 +183,14 @@ def _lonely(work: Workspace, members: MemberIndex, shape: Shape) -> SetRefusal:
     """Too few nodes are linked: not observed yet, or not there."""
     unobserved = tuple(node.node_id for node in members.lonely if not work.links.observed_from(node.node_id))
     if unobserved:
-        return SetRefusal(codes.LINKS_UNKNOWN, unobserved)
+        return SetRefusal(codes.LINKS_UNKNOWN, unobserved, missing=("links",))
     if not members.lonely:
         return SetRefusal(codes.NO_COMMON_ENGINE)  # the linked ones failed a filter of their own
-    code = codes.RDMA_MISSING if shape.meta is InstanceMeta.JACCL else codes.LINK_MISSING
-    return SetRefusal(code, tuple(node.node_id for node in members.lonely))
+    ids = tuple(node.node_id for node in members.lonely)
+    everyone = [*ids, *members.by_id]
+    problem = rdma_problem if shape.meta is InstanceMeta.JACCL else link_problem
+    found = problem(work, everyone)
+    return SetRefusal(found.code, ids, missing=found.missing)
 
 
 def _best_of_width(
@@ -208,9 +212,9 @@ def _best_of_width(
         if best is None or key < best[0]:
             best = (key, outcome)
     if not tried:
-        _note(
-            found, SetRefusal(codes.RDMA_MISSING if shape.meta is InstanceMeta.JACCL else codes.LINK_MISSING)
-        )
+        problem = rdma_problem if shape.meta is InstanceMeta.JACCL else link_problem
+        lacking = problem(work, tuple(members.by_id))
+        _note(found, SetRefusal(lacking.code, missing=lacking.missing))
     return best[1] if best is not None else None
 
 

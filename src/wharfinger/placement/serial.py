@@ -191,6 +191,7 @@ def refusal_to_json(refusal: Refusal) -> Json:
                 "kind": suggestion.kind,
                 "message": suggestion.message,
                 "instance_id": suggestion.instance_id,
+                "instance_ids": list(suggestion.instance_ids),
                 "context_tokens": suggestion.context_tokens,
                 "model_id": suggestion.model_id,
                 "node_id": suggestion.node_id,

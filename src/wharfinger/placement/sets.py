@@ -13,7 +13,7 @@ from wharfinger.placement.backends import DeviceUse
 from wharfinger.placement.fit import Arrangement, Fit, Shortage, Stage, fit
 from wharfinger.placement.members import Member
 from wharfinger.placement.memory.interface import Pool
-from wharfinger.placement.orders import rank_orders
+from wharfinger.placement.orders import LinkProblem, rank_orders
 from wharfinger.placement.ranking import Candidate
 from wharfinger.placement.shapes import Shape
 from wharfinger.placement.split import tensor_divides
@@ -29,6 +29,8 @@ class SetRefusal:
     node_ids: tuple[str, ...] = ()
     """Nodes of the set in rank order; for missing links, the nodes that lack them."""
     shortage: Shortage | None = None
+    missing: tuple[str, ...] = ()
+    """Facts about the links that have not been observed."""
 
 
 def fit_set(work: Workspace, shape: Shape, members: Sequence[Member]) -> Candidate | SetRefusal:
@@ -36,8 +38,8 @@ def fit_set(work: Workspace, shape: Shape, members: Sequence[Member]) -> Candida
     if shape.sharding is Sharding.PIPELINE and len(members) > work.card.n_layers:
         return SetRefusal(codes.TOO_FEW_LAYERS)
     orders = rank_orders(work, shape, members)
-    if isinstance(orders, str):
-        return SetRefusal(orders, _ids(members))
+    if isinstance(orders, LinkProblem):
+        return SetRefusal(orders.code, _ids(members), missing=orders.missing)
     nearest: SetRefusal | None = None
     for order in orders:
         outcome = fit_order(work, shape, order)

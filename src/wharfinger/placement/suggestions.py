@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import Final
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import codes
+from wharfinger.placement.links import RING_ORDER, interface_class, is_dialable
 from wharfinger.placement.memory import MIN_CONTEXT_TOKENS
 from wharfinger.placement.planning import plan_in
+from wharfinger.placement.stopping import Stopping
 from wharfinger.placement.types import (
     FleetSnapshot,
-    InstanceFacts,
     LinkFacts,
     NodeFacts,
     PlanRequest,
     PlanResult,
     Refusal,
-    ReservationFacts,
     Sharding,
     Suggestion,
 )
@@ -62,7 +62,7 @@ def suggest(
             Suggestion("lower_context", f"ask for a window of {window} tokens", context_tokens=window)
         )
     kinds = (
-        helper.stop_instance(),
+        helper.stop_instances(),
         helper.other_quantization(catalog),
         helper.drop_exclusion(),
         helper.fewer_nodes(),
@@ -99,7 +99,9 @@ class _Helper:
         if snapshot is None and card is None:
             work = self._work
         else:
-            work = Workspace(snapshot or self._snapshot, card or self._card, request.settings)
+            snapshot = snapshot or self._snapshot
+            links = self._work.links if snapshot.links is self._snapshot.links else None
+            work = Workspace(snapshot, card or self._card, request.settings, links)
         result = plan_in(work, request)
         return result if result.plans else None
 
@@ -116,45 +118,11 @@ class _Helper:
             return None
         return window if self._works(request=replace(self._request, context_tokens=window)) else None
 
-    def stop_instance(self) -> Iterator[Suggestion]:
-        """Running instances whose memory would be enough, the smallest first."""
-        held: dict[str, list[ReservationFacts]] = {}
-        for reservation in self._snapshot.reservations:
-            held.setdefault(reservation.instance_id, []).append(reservation)
-        short = {node.node_id for node in self._refusal.nodes if node.code == codes.MEMORY_SHORT}
-        sized = [
-            (sum(reservation.size_bytes for reservation in held[instance.instance_id]), instance)
-            for instance in self._snapshot.instances
-            if any(reservation.node_id in short for reservation in held.get(instance.instance_id, ()))
-        ]
-        enough = [entry for entry in sized if self._may_be_enough(held[entry[1].instance_id])]
-        for size, instance in sorted(enough, key=lambda entry: (entry[0], entry[1].instance_id))[:_TRIES]:
-            if self._works(snapshot=self._without(instance, held[instance.instance_id])):
-                message = f"stop instance {instance.instance_id} ({instance.model_id}, {gib(size)})"
-                yield Suggestion("stop_instance", message, instance_id=instance.instance_id)
-
-    def _may_be_enough(self, held: Sequence[ReservationFacts]) -> bool:
-        """Rules out, without planning, instances that hold less than any of their nodes lacks."""
-        lacking = {node.node_id: node.short_by_bytes or 0 for node in self._refusal.nodes}
-        freed: dict[str, int] = {}
-        for reservation in held:
-            freed[reservation.node_id] = freed.get(reservation.node_id, 0) + reservation.size_bytes
-        return any(size >= lacking.get(node_id, 0) for node_id, size in freed.items())
-
-    def _without(self, instance: InstanceFacts, held: Sequence[ReservationFacts]) -> FleetSnapshot:
-        """The fleet after the instance has left."""
-        affected = {reservation.node_id for reservation in held}
-        nodes = tuple(
-            _freed(node, held) if node.node_id in affected else node for node in self._snapshot.nodes
-        )
-        return replace(
-            self._snapshot,
-            nodes=nodes,
-            instances=tuple(each for each in self._snapshot.instances if each is not instance),
-            reservations=tuple(
-                each for each in self._snapshot.reservations if each.instance_id != instance.instance_id
-            ),
-        )
+    def stop_instances(self) -> Iterator[Suggestion]:
+        """Running instances whose memory would be enough."""
+        return Stopping(
+            self._snapshot, self._refusal, lambda fleet: self._works(snapshot=fleet) is not None
+        ).suggestions()
 
     def other_quantization(self, catalog: Sequence[ModelCard]) -> Iterator[Suggestion]:
         """Other artifacts of the same base model, the next smaller one first."""
@@ -224,36 +192,19 @@ class _Helper:
                 return
 
 
-def _freed(node: NodeFacts, held: Sequence[ReservationFacts]) -> NodeFacts:
-    """The node's figures once observed reservations are no longer in use."""
-    own = [each for each in held if each.node_id == node.node_id and each.observed]
-    devices = tuple(
-        device
-        if device.used_bytes is None
-        else replace(device, used_bytes=max(0, device.used_bytes - _sum(own, device.index)))
-        for device in node.devices
-    )
-    available = node.ram_available_bytes
-    if available is not None and node.ram_total_bytes is not None:
-        available = min(node.ram_total_bytes, available + _sum(own, None))
-    return replace(node, devices=devices, ram_available_bytes=available)
-
-
-def _sum(held: Sequence[ReservationFacts], device_index: int | None) -> int:
-    return sum(each.size_bytes for each in held if each.device_index == device_index)
-
-
 def _memory(node: NodeFacts) -> int:
     return (node.ram_total_bytes or 0) + sum(device.total_bytes or 0 for device in node.devices)
 
 
 def _with_twin(snapshot: FleetSnapshot, node: NodeFacts) -> FleetSnapshot:
-    twin_id = f"{node.node_id}+1"
+    taken = {each.node_id for each in snapshot.nodes}
+    number = next(n for n in count(1) if f"{node.node_id}+{n}" not in taken)
+    twin_id = f"{node.node_id}+{number}"
     ram = node.ram_total_bytes
     twin = replace(
         node,
         node_id=twin_id,
-        name=f"{node.name}+1",
+        name=f"{node.name}+{number}",
         reachable=True,
         ram_available_bytes=None if ram is None else ram * 9 // 10,
         devices=tuple(replace(device, used_bytes=0) for device in node.devices),
@@ -262,13 +213,35 @@ def _with_twin(snapshot: FleetSnapshot, node: NodeFacts) -> FleetSnapshot:
         local_artifacts={},
     )
     links = list(snapshot.links)
+    own: list[LinkFacts] = []
     for link in snapshot.links:
         if link.source == node.node_id:
+            own.append(link)
             links.append(replace(link, source=twin_id))
         elif link.sink == node.node_id:
-            links.append(replace(link, sink=twin_id, address=None))
-    best = next((link for link in snapshot.links if node.node_id in (link.source, link.sink)), None)
-    model = best or LinkFacts(node.node_id, twin_id, "ethernet")
-    links.append(replace(model, source=node.node_id, sink=twin_id, address=None))
-    links.append(replace(model, source=twin_id, sink=node.node_id, address=None))
+            own.append(link)
+            links.append(replace(link, sink=twin_id))
+    model = min(own, key=_link_key, default=LinkFacts(node.node_id, twin_id, "ethernet"))
+    if model.address is None:
+        model = replace(model, address=twin_id)  # a new machine has a name
+    links.append(replace(model, source=node.node_id, sink=twin_id))
+    links.append(replace(model, source=twin_id, sink=node.node_id))
     return replace(snapshot, nodes=(*snapshot.nodes, twin), links=tuple(links))
+
+
+def _link_key(link: LinkFacts) -> tuple[object, ...]:
+    """The fastest link of a node first; a total order over what links say."""
+    bandwidth, latency = link.bandwidth_bytes_per_s, link.latency_s
+    return (
+        not is_dialable(link),
+        RING_ORDER.index(interface_class(link)),
+        not (link.rdma and link.rdma_interface is not None),
+        -(bandwidth or 0.0),
+        float("inf") if latency is None else latency,
+        link.address or "",
+        link.rdma,
+        link.rdma_interface or "",
+        link.source,
+        link.sink,
+        link.interface,
+    )

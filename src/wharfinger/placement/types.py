@@ -296,6 +296,8 @@ class Suggestion:
     context_tokens: int | None = None
     model_id: str | None = None
     node_id: str | None = None
+    instance_ids: tuple[str, ...] = ()
+    """``stop_instances``: all of them, none of which is enough alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import backends, memory
 from wharfinger.placement.links import LinkIndex
-from wharfinger.placement.memory.interface import Footprint, Pool, ShardShape
+from wharfinger.placement.memory.interface import RAM_DOMAIN, Footprint, Pool, ShardShape
 from wharfinger.placement.memory.profile import MemoryProfile, profile_of
 from wharfinger.placement.types import (
     FleetSnapshot,
@@ -63,9 +63,10 @@ class HostMemory:
     """A node's memory beside the devices that run a shard."""
 
     usable: int | None
-    """RAM for host parts; ``None`` when it was not measured or host parts come out of the pool itself."""
+    """RAM for host parts, negative when claims exceed it; ``None`` when it was not measured or host parts come out of
+    the pool itself."""
     shared: bool
-    """RAM and device are one memory (or the backend runs in RAM)."""
+    """RAM and every device are one memory (or the backend runs in RAM)."""
     cap_left: int | None = None
     """What an operator's cap leaves over all pools; ``None`` without a cap."""
 
@@ -85,8 +86,16 @@ class NodePools:
 class Workspace:
     """Facts of one fleet for one card and one way of serving it."""
 
-    def __init__(self, snapshot: FleetSnapshot, card: ModelCard, settings: ServingSettings) -> None:
+    def __init__(
+        self,
+        snapshot: FleetSnapshot,
+        card: ModelCard,
+        settings: ServingSettings,
+        links: LinkIndex | None = None,
+    ) -> None:
+        """Index lazily; ``links`` is the index of a workspace over the same links, to build it only once."""
         self.snapshot = snapshot
+        self._links = links
         self.card = card
         self.settings = settings
         self.card_digest = card.digest
@@ -112,7 +121,7 @@ class Workspace:
     @cached_property
     def links(self) -> LinkIndex:
         """Observed links, indexed."""
-        return LinkIndex(self.snapshot.links)
+        return self._links if self._links is not None else LinkIndex(self.snapshot.links)
 
     @cached_property
     def reservations(self) -> dict[str, tuple[ReservationFacts, ...]]:
@@ -189,10 +198,11 @@ class Workspace:
         cap_left = memory.node_cap_left(node, reservations) if node.memory_cap_bytes is not None else None
         measured = tuple(pool for pool in pools if pool.usable_bytes is not None)
         missing = tuple(fact for pool in pools for fact in pool.missing)
-        if not measured or memory.shares_host_memory(node, measured[0].device_index):
+        if all(pool.domain == RAM_DOMAIN for pool in measured):
             return NodePools(measured, HostMemory(None, True, cap_left), missing)
         host = memory.host_pool(node, reservations)
-        return NodePools(measured, HostMemory(host.usable_bytes, False, cap_left), missing, host.missing)
+        left = None if host.usable_bytes is None else host.left_bytes
+        return NodePools(measured, HostMemory(left, False, cap_left), missing, host.missing)
 
     @cached_property
     def can_span(self) -> bool:

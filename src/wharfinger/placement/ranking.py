@@ -94,7 +94,7 @@ def score_parts(ranked: Score) -> tuple[ScorePart, ...]:
 
 
 def passes_per_second(work: Workspace, candidate: Candidate) -> float | None:
-    """How often all weights can be read in a second: an upper bound on tokens per second of a dense model.
+    """How often the weights a token needs can be read in a second: an upper bound on tokens per second.
 
     Pipeline stages follow one another, tensor ranks read at the same time. Each boundary between nodes adds the
     link's latency and one 16-bit hidden state over its bandwidth, where they are known.
@@ -104,7 +104,7 @@ def passes_per_second(work: Workspace, candidate: Candidate) -> float | None:
     tensor = arrangement.sharding is Sharding.TENSOR
     seconds = 0.0
     for stage, (start, end), (width, _) in zip(arrangement.stages, fit.ranges, arrangement.cuts, strict=True):
-        weight_bytes = work.weight_bytes(start, end) / width
+        weight_bytes = work.pass_bytes(start, end) / width
         bandwidth = _slowest(candidate.members[stage.member], stage.pools)
         if bandwidth is None:
             return None
@@ -124,16 +124,24 @@ def _slowest(node: NodeFacts, pools: Sequence[Pool]) -> float | None:
 
 
 def bandwidth_of(node: NodeFacts, device_index: int | None) -> float | None:
-    """Memory bandwidth of a pool: as reported, else the data sheet's for a device name we know."""
+    """Memory bandwidth of a pool: as reported, else the data sheet's for a device name we know.
+
+    A reported figure that is not positive is none.
+    """
     if device_index is None:
-        return node.ram_bandwidth_bytes_per_s
+        return _known(node.ram_bandwidth_bytes_per_s)
     for device in node.devices:
         if device.index == device_index:
-            if device.bandwidth_bytes_per_s is not None:
-                return device.bandwidth_bytes_per_s
+            reported = _known(device.bandwidth_bytes_per_s)
+            if reported is not None:
+                return reported
             known = known_accelerator(device.name)
             return known.bandwidth_bytes_per_s if known else None
     return None
+
+
+def _known(bandwidth: float | None) -> float | None:
+    return bandwidth if bandwidth is not None and bandwidth > 0 else None
 
 
 def _link_seconds(work: Workspace, candidate: Candidate) -> float:
@@ -148,7 +156,8 @@ def _link_seconds(work: Workspace, candidate: Candidate) -> float:
         link = work.links.best(left.node_id, right.node_id)
         if link is None:
             continue
-        seconds += exchanges * (link.latency_s or 0.0)
-        if link.bandwidth_bytes_per_s:
-            seconds += exchanges * hidden_bytes / link.bandwidth_bytes_per_s
+        seconds += exchanges * max(0.0, link.latency_s or 0.0)
+        bandwidth = _known(link.bandwidth_bytes_per_s)
+        if bandwidth is not None:
+            seconds += exchanges * hidden_bytes / bandwidth
     return seconds

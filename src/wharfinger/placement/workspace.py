@@ -163,6 +163,32 @@ class Workspace:
         """Weight bytes of layers ``start`` to ``end`` (exclusive)."""
         return self._profile.layer_bytes(start, end)
 
+    def pass_bytes(self, start: int, end: int) -> float:
+        """Weight bytes one token reads of layers ``start`` to ``end`` (exclusive), with the output head on the last.
+
+        A tied head reads the embedding table. Of a mixture of experts only the experts used are read.
+        """
+        read = self.weight_bytes(start, end) * self._active_share
+        weights = self.card.weights
+        if weights is not None and end == self.card.n_layers:
+            read += weights.output_bytes + (weights.embedding_bytes if weights.tied_output else 0)
+        return read
+
+    @cached_property
+    def _active_share(self) -> float:
+        """Share of a layer's weights that one token reads: attention, and gate, up and down of the experts used.
+
+        From the card's widths, so shared experts and routers count as if they were routed; 1 when a width is unknown.
+        """
+        card, profile = self.card, self._profile
+        if not (card.n_experts and card.n_experts_used and card.feed_forward_size):
+            return 1.0
+        key_value_width = (card.num_key_value_heads or card.num_attention_heads or 0) * (card.head_dim or 0)
+        attention = 2 * profile.attention_width + 2 * key_value_width
+        expert = 3 * card.feed_forward_size
+        used = min(card.n_experts_used, card.n_experts)
+        return (attention + used * expert) / (attention + card.n_experts * expert)
+
     @cached_property
     def _profile(self) -> MemoryProfile:
         return profile_of(self.card)

@@ -9,20 +9,21 @@ import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import structlog
 import uvicorn
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError
 
 from wharfinger.access.authenticator import Authenticator
 from wharfinger.access.keys import KeyStore
-from wharfinger.access.secrets import InstallationSecret, write_private
+from wharfinger.access.secrets import InstallationSecret, SecretFileError, write_private
 from wharfinger.api.app import create_app
 from wharfinger.api.guard import Guard
 from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.fleet.agent import AgentError
 from wharfinger.fleet.local import LocalAgent
 from wharfinger.operations.worker import new_owner
 from wharfinger.routing.gateway import Gateway
@@ -32,11 +33,15 @@ from wharfinger.store.database import Database
 from wharfinger.store.migrate import upgrade
 from wharfinger.web.routes import router as web_router
 from wharfinger.workflows.control import ControlPlane
+from wharfinger.workflows.loops import forever
 
 KEY_REFRESH_S = 1.0
 MAX_OPEN_FILES = 65536
-
-log = structlog.get_logger(__name__)
+BACKLOG = 2048
+EXIT_IMPATIENT = 130
+DATABASE_DRIVERS = ("postgresql+asyncpg", "sqlite+aiosqlite")
+ENDPOINT_FILE = "endpoint"
+"""In the data directory, while a control plane runs: where it listens, for the CLI."""
 
 
 class StartError(Exception):
@@ -111,6 +116,7 @@ def listen(settings: Settings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise StartError(
@@ -129,15 +135,24 @@ async def running(
     Raises:
         StartError, wharfinger.store.errors.StoreError.
     """
-    database = Database.open(settings.effective_database_url)
-    try:
-        await upgrade(database)
-        secret = InstallationSecret.load_or_create(settings.secret_file)
-        keys = KeyStore(database)
-        first_key = await keys.ensure_admin(settings.data_dir)
+    async with AsyncExitStack() as stack:
+        database = _open_database(settings)
+        stack.push_async_callback(database.close)
+        try:
+            await upgrade(database)
+            secret = InstallationSecret.load_or_create(settings.secret_file)
+            keys = KeyStore(database)
+            first_key = await keys.ensure_admin(settings.data_dir)
+            agent = LocalAgent(settings.data_dir, node_name=settings.node_name)
+            await agent.start()
+        except (SecretFileError, AgentError) as error:
+            raise StartError(str(error)) from error
+        except DatabaseError as error:
+            raise StartError(
+                f"the database {database.engine.url.render_as_string()} cannot be used ({error.orig}). If the file is "
+                "damaged, restore it from a backup or move it away to begin anew."
+            ) from error
         authenticator = Authenticator(keys, secret, disabled=settings.no_auth)
-        agent = LocalAgent(settings.data_dir, node_name=settings.node_name)
-        await agent.start()
         table = RouteTable()
         owner = new_owner(agent.node_id)
         control = ControlPlane(
@@ -146,21 +161,30 @@ async def running(
         gateway = Gateway(table, authenticator.authenticate)
         if database.is_sqlite:
             await control.operations.release_leases_of_previous_owner(f"{agent.node_id}:")
+        stack.push_async_callback(gateway.shutdown)
         await gateway.startup()
+        stack.push_async_callback(control.close)
         await control.start()
-        refresher = asyncio.create_task(_refresh_keys(keys))
-        try:
-            app = Guard(create_app(control, authenticator, web_router), authenticator)
-            async with _served(_dispatch(gateway, app), listener, control.stopping.set):
-                host, port = listener.getsockname()[:2]
-                shown = f"[{host}]" if ":" in host else host
-                yield Started(f"http://{shown}:{port}", control, first_key, stop)
-        finally:
-            refresher.cancel()
-            await control.close()
-            await gateway.shutdown()
-    finally:
-        await database.close()
+        refresher = asyncio.create_task(forever("keys", keys.refresh, KEY_REFRESH_S))
+        stack.callback(refresher.cancel)
+        app = Guard(create_app(control, authenticator, web_router), authenticator)
+        async with _served(_dispatch(gateway, app), listener, control.stopping.set):
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            yield Started(f"http://{shown}:{port}", control, first_key, stop)
+
+
+def _open_database(settings: Settings) -> Database:
+    try:
+        url = make_url(settings.effective_database_url)
+        if url.drivername in DATABASE_DRIVERS:
+            return Database.open(url)
+    except (ArgumentError, ValueError):
+        pass  # said below, without the URL: it may hold a password
+    raise StartError(
+        "WHARF_DATABASE_URL is not of an accepted kind: postgresql+asyncpg://USER@HOST/NAME or "
+        "sqlite+aiosqlite:///FILE. Leave it unset for a SQLite file in the data directory."
+    )
 
 
 Scope = MutableMapping[str, Any]
@@ -213,15 +237,6 @@ async def _served(app: AsgiApp, listener: socket.socket, on_stop: Callable[[], N
         await task
 
 
-async def _refresh_keys(keys: KeyStore) -> None:
-    while True:
-        await asyncio.sleep(KEY_REFRESH_S)
-        try:
-            await keys.refresh()
-        except Exception as error:
-            log.warning("API keys not refreshed, keeping the last ones", reason=type(error).__name__)
-
-
 def raise_file_limit() -> None:
     """Let this process open as many files as it may: a request in flight holds two sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -240,22 +255,37 @@ async def serve(settings: Settings, on_started: Callable[[Started], Awaitable[No
     raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def asked_to_stop() -> None:
+        if stop.is_set():
+            os._exit(
+                EXIT_IMPATIENT
+            )  # asked twice: runners end with this process, whatever it was waiting for
+        stop.set()
+
     for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, stop.set)
+        loop.add_signal_handler(signum, asked_to_stop)
     async with data_directory(settings):
         listener = listen(settings)
         async with running(settings, listener, stop.set) as started:
-            write_endpoint(settings.data_dir, started.url)
-            stopped = asyncio.create_task(stop.wait())
-            announced = on_started(started)
-            if announced is not None:
-                follow_up = asyncio.ensure_future(announced)
-                await asyncio.wait({follow_up, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if not follow_up.done():
-                    follow_up.cancel()
-            await stopped
+            write_private(settings.data_dir / ENDPOINT_FILE, started.url + "\n")
+            try:
+                await _follow_up(on_started(started), stop)
+            finally:
+                (settings.data_dir / ENDPOINT_FILE).unlink(missing_ok=True)
 
 
-def write_endpoint(data_dir: Path, url: str) -> None:
-    """Tell the CLI where this data directory's control plane listens."""
-    write_private(data_dir / "endpoint", url + "\n")
+async def _follow_up(work: Awaitable[None] | None, stop: asyncio.Event) -> None:
+    """Until asked to stop, let ``work`` run beside; what it raises ends the server and is raised again."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        if work is not None:
+            follow_up = asyncio.ensure_future(work)
+            await asyncio.wait({follow_up, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not follow_up.done():
+                follow_up.cancel()
+            with suppress(asyncio.CancelledError):
+                await follow_up
+        await stopped
+    finally:
+        stopped.cancel()

@@ -11,6 +11,8 @@ import pytest
 
 from support.postgres import fresh_database_url
 from support.server import DEMO_MODEL_ID, Server
+from wharfinger.workflows.facts import PRUNE_AFTER_S
+from wharfinger.workflows.routes import REFRESH_S
 
 SEEN_WITHIN_S = 15.0
 
@@ -52,12 +54,11 @@ def test_replicas_share_the_work(replicas: tuple[Server, Server]) -> None:
         operation = through_b.get(f"/api/v1/operations/{placed['operation_id']}").json()
         while operation["state"] != "succeeded":
             operation = through_b.get(f"/api/v1/operations/{placed['operation_id']}").json()
-        deadline = time.monotonic() + 5
-        while DEMO_MODEL_ID not in [m["id"] for m in through_b.get("/v1/models").json()["data"]]:
-            assert time.monotonic() < deadline, "b's gateway never learnt the route"
-            time.sleep(0.1)
         body = {"model": DEMO_MODEL_ID, "prompt": "The sea", "max_tokens": 3}
-        assert through_b.post("/v1/completions", json=body).status_code == 200
+        assert through_a.post("/v1/completions", json=body).status_code == 200
+        time.sleep(2 * REFRESH_S)
+        elsewhere = through_b.post("/v1/completions", json=body)
+        assert elsewhere.status_code == 404, "a runner listens on its own machine's loopback only"
         made = through_a.post("/api/v1/keys", json={"name": "shared", "role": "viewer"}).json()
         deadline = time.monotonic() + 5
         while b.client(made["key"]).get("/state").status_code != 200:
@@ -67,3 +68,29 @@ def test_replicas_share_the_work(replicas: tuple[Server, Server]) -> None:
         assert deleted.status_code == 200
         a.wait_status(placed["instance_id"], "deleted")
         assert a.engine_pids() == []
+
+
+def test_an_instance_of_a_replica_that_is_gone_can_be_abandoned(replicas: tuple[Server, Server]) -> None:
+    a, b = replicas
+    with a.client() as through_a, b.client(a.key) as through_b:
+        a.add_demo_model()
+        node_of_a = through_a.get("/api/v1/nodes").json()["nodes"]
+        node_id = next(node["node_id"] for node in node_of_a if node["name"] == "a")
+        placed = through_a.post(
+            "/place_instance", json={"model_id": DEMO_MODEL_ID, "context_tokens": 512, "node_ids": [node_id]}
+        ).json()
+        a.wait_status(placed["instance_id"], "ready")
+        path = f"/instance/{placed['instance_id']}?force=true"
+        early = through_b.delete(path)
+        assert early.status_code == 409
+        assert early.json()["error"]["reason"] == "node_present"
+        a.kill()
+        deadline = time.monotonic() + PRUNE_AFTER_S + SEEN_WITHIN_S
+        while (late := through_b.delete(path)).status_code == 409:
+            assert time.monotonic() < deadline, late.text
+            time.sleep(1)
+        assert late.json()["operation_id"] is None
+        assert through_b.get("/instance").json()["instances"] == []
+        away = {node["name"]: node for node in through_b.get("/api/v1/nodes").json()["nodes"]}["a"]
+        assert away["health"]["level"] == "error"
+        assert away["reserved_bytes"] == 0

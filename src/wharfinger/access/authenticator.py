@@ -31,7 +31,7 @@ class Authenticator:
         """The caller, or ``None``. ``headers`` are ASGI's: lower-case names, raw bytes."""
         headers = list(headers)
         if self.disabled:
-            return ANONYMOUS_ADMIN if _names_loopback(headers) else None
+            return ANONYMOUS_ADMIN if _is_local(headers) else None
         cookies: bytes | None = None
         for name, value in headers:
             if name == b"authorization":
@@ -52,7 +52,11 @@ class Authenticator:
         return self.keys.by_id(key_id) if key_id else None
 
 
-def _names_loopback(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether the request was sent to a loopback name: a foreign name that resolves here (DNS rebinding) was not."""
-    host = dict(headers).get(b"host", b"").decode("latin-1")
-    return is_loopback(urlsplit(f"//{host}").hostname or "")
+def _is_local(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a request without any key may be let in: sent to a loopback name, and by no foreign web page.
+
+    A foreign name that resolves here (DNS rebinding) is no loopback name; plain clients send no ``Origin``.
+    """
+    named = {name: value.decode("latin-1") for name, value in headers}
+    host, origin = named.get(b"host", ""), named.get(b"origin")
+    return is_loopback(urlsplit(f"//{host}").hostname or "") and (origin is None or same_origin(origin, host))

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import time
 from pathlib import Path
 
 SESSION_LIFETIME_S = 12 * 3600
+SECRET_BYTES = 32
 
 
 def write_private(path: Path, text: str) -> None:
@@ -23,7 +25,19 @@ def write_private(path: Path, text: str) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as handle:
         handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
     temporary.replace(path)
+
+
+class SecretFileError(Exception):
+    """The installation's secret cannot be used; the message says what to do."""
+
+    def __init__(self, path: Path, what: str, remedy: str | None = None) -> None:
+        default = (
+            "restore it, or remove it to make a new one (that ends all sessions; replicas need the same)"
+        )
+        super().__init__(f"the installation's secret file {path} {what}: {remedy or default}.")
 
 
 class InstallationSecret:
@@ -37,10 +51,22 @@ class InstallationSecret:
 
     @classmethod
     def load_or_create(cls, path: Path) -> InstallationSecret:
-        """Read the secret file, or make it on the first start."""
-        if not path.exists():
-            write_private(path, secrets.token_hex(32))
-        return cls(bytes.fromhex(path.read_text().strip()))
+        """Read the secret file, or make it on the first start.
+
+        Raises:
+            SecretFileError: it holds no secret, others may read it, or it cannot be read or made.
+        """
+        try:
+            if not path.exists():
+                write_private(path, secrets.token_hex(SECRET_BYTES))
+            text, mode = path.read_text().strip(), path.stat().st_mode
+        except (OSError, UnicodeDecodeError) as error:
+            raise SecretFileError(path, f"cannot be used ({error})") from error
+        if mode & 0o077:
+            raise SecretFileError(path, f"can be read by others (mode {mode & 0o777:o})", "chmod 600 it")
+        if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
+            raise SecretFileError(path, f"does not hold {SECRET_BYTES} bytes in hex, so it is damaged")
+        return cls(bytes.fromhex(text))
 
     def runner_key(self, runner_id: str) -> str:
         """The credential a runner's endpoint demands: the same on every replica, stored nowhere."""

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wharfinger import __version__
 from wharfinger.api.dependencies import Control, Viewer
+from wharfinger.store.errors import StoreUnavailable
 
 router = APIRouter(tags=["Health"])
 
@@ -32,7 +33,7 @@ async def readyz(control: Control) -> JSONResponse:
         async with asyncio.timeout(DATABASE_CHECK_S):
             async with control.database.read() as connection:
                 await connection.execute(text("SELECT 1"))
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
+    except (StoreUnavailable, SQLAlchemyError, OSError, TimeoutError) as error:
         problems.append(f"database: {type(error).__name__}")
     if control.failed_task is not None:
         problems.append(f"background work ended: {control.failed_task}")

@@ -14,7 +14,7 @@ from wharfinger.api.wire import (
     previews_wire,
     view_wire,
 )
-from wharfinger.placement.hypothetical import FleetError, add_what_if
+from wharfinger.placement.hypothetical import FleetError
 from wharfinger.placement.memory import MAX_CONTEXT_TOKENS, MIN_CONTEXT_TOKENS
 from wharfinger.placement.serial import plan_to_json
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
@@ -62,13 +62,11 @@ async def preview_placements(
         required_node_ids=frozenset(node_ids or []),
         context_tokens=context_tokens,
     )
-    card = (await control.catalog.get(model_id)).card
-    snapshot = await control.snapshot()
     try:
-        snapshot = add_what_if(snapshot, tuple(what_if or ()))
+        found = await control.previews(model_id, request, what_if=what_if or (), sharding=sharding)
     except FleetError as error:
         raise ApiError(400, "invalid_what_if", str(error), param="what_if") from error
-    return previews_wire(snapshot, card, control.with_defaults(request), await control.cards(), sharding)
+    return previews_wire(found.card, found.snapshot, found.answer, request.excluded_node_ids)
 
 
 @router.post("/place_instance")
@@ -119,8 +117,16 @@ async def show_instance(control: Control, _: Viewer, instance_id: str) -> dict[s
 
 
 @router.delete("/instance/{instance_id}")
-async def delete_instance(control: Control, _: Operator, instance_id: str) -> dict[str, Any]:
-    """Stop an instance and release what it holds. The work goes on under ``operation_id``."""
+async def delete_instance(
+    control: Control, _: Operator, instance_id: str, force: bool = False
+) -> dict[str, Any]:
+    """Stop an instance and release what it holds. The work goes on under ``operation_id``.
+
+    ``force`` forgets one whose nodes left the fleet, without proof that it ended; there is no operation then.
+    """
+    if force:
+        await control.abandon(instance_id)
+        return {"message": "Abandoned.", "command_id": None, "instance_id": instance_id, "operation_id": None}
     operation = await control.stop(instance_id)
     return {
         "message": "Command received.",

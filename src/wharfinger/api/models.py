@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from wharfinger.api.dependencies import Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
-from wharfinger.catalog.errors import CatalogConflict, CatalogError
+from wharfinger.catalog.errors import CatalogConflict, CatalogError, NotRemovableError
 from wharfinger.catalog.library import CatalogEntry
 
 router = APIRouter(tags=["Models"])
@@ -51,6 +51,10 @@ async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[st
     path = Path(body.path)
     if not path.is_absolute():
         raise ApiError(400, "path_not_absolute", f"path {body.path!r} must be absolute", param="path")
+    if path.suffix != ".gguf" and not path.is_dir():
+        raise ApiError(
+            400, "invalid_model_file", f"{body.path!r} is neither a .gguf file nor a folder", param="path"
+        )
     try:
         card = await control.catalog.add_file(path, body.model_id)
     except CatalogConflict as error:
@@ -59,6 +63,16 @@ async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[st
         raise ApiError(400, error.code, str(error), param="path") from error
     await control.fleet.measure()
     return _entry(await control.catalog.get(card.model_id))
+
+
+@router.delete("/api/v1/models/{model_id:path}")
+async def remove_model(control: Control, _: Operator, model_id: str) -> dict[str, Any]:
+    """Take a model that was added here out of the catalog; its file stays."""
+    try:
+        await control.remove_model(model_id)
+    except NotRemovableError as error:
+        raise ApiError(409, error.code, str(error), param="model_id") from error
+    return {"message": "removed", "model_id": model_id}
 
 
 def _entry(entry: CatalogEntry) -> dict[str, Any]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.fleet.agent import RunnerReport, RunnerState
 from wharfinger.placement.memory import reserves_context_at_load
-from wharfinger.placement.planner import plan as plan_best
-from wharfinger.placement.previews import previews
+from wharfinger.placement.previews import PreviewAnswer
 from wharfinger.placement.serial import node_refusal_to_json, plan_to_json, refusal_to_json
 from wharfinger.placement.types import (
     FleetSnapshot,
     InstanceMeta,
     Plan,
-    PlanRequest,
     PreviewRow,
     RankPlan,
     Sharding,
@@ -124,23 +123,12 @@ def preview_wire(row: PreviewRow, card: ModelCard, excluded: list[str]) -> dict[
 
 
 def previews_wire(
-    snapshot: FleetSnapshot,
-    card: ModelCard,
-    request: PlanRequest,
-    catalog: list[ModelCard],
-    sharding: Sharding | None,
+    card: ModelCard, snapshot: FleetSnapshot, answer: PreviewAnswer, excluded: Iterable[str]
 ) -> dict[str, Any]:
     """The whole previews answer. ``nodes`` says why each node that is in no plan is out (ours)."""
-    rows = previews(snapshot, card, request, catalog=catalog)
-    best = plan_best(snapshot, card, request, catalog=catalog)
-    refused = best.node_refusals or (best.refusal.nodes if best.refusal else ())
     return {
-        "previews": [
-            preview_wire(row, card, sorted(request.excluded_node_ids))
-            for row in rows
-            if sharding is None or row.sharding is sharding
-        ],
-        "nodes": [node_refusal_to_json(node) for node in refused],
+        "previews": [preview_wire(row, card, sorted(excluded)) for row in answer.rows],
+        "nodes": [node_refusal_to_json(node) for node in answer.node_refusals],
         "node_names": {node.node_id: node.name for node in snapshot.nodes},
     }
 

@@ -114,6 +114,11 @@ class Attempt:
     # What a handler sees.
 
     @property
+    def lease(self) -> Lease:
+        """What a handler's own transactions are fenced with; see ``OperationStore.hold``."""
+        return self._lease
+
+    @property
     def cancelled(self) -> bool:
         """True once somebody asked to cancel; never during cleanup, which has to run to its end."""
         return self._cancel.is_set() and not self._cleaning

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from wharfinger.operations.model import Operation, OperationStep
+from wharfinger.operations.model import Lease, Operation, OperationStep
 
 
 class OperationContext(Protocol):
@@ -19,6 +19,11 @@ class OperationContext(Protocol):
     @property
     def outcome(self) -> Operation:
         """The operation as this attempt last saw it; during cleanup its error and what the cleanup leads to."""
+        ...
+
+    @property
+    def lease(self) -> Lease:
+        """What a handler's own transactions are fenced with; see ``OperationStore.hold``."""
         ...
 
     @property

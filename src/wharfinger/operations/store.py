@@ -199,6 +199,17 @@ class OperationStore:
             self.announce()
         return change
 
+    async def hold(self, lease: Lease, connection: AsyncConnection) -> None:
+        """Fence a transaction of the holder's own: until it commits, nobody else can take the operation.
+
+        Raises LeaseLost, and then the transaction must write nothing.
+        """
+        values = {"key": lease.operation_id, "owner": lease.owner, "generation": lease.generation}
+        if (await connection.execute(self._fenced, values)).first() is None:
+            raise LeaseLost(
+                f"{lease.owner} no longer holds {lease.operation_id} (generation {lease.generation})"
+            )
+
     async def reap(self, limit: int = 100) -> int:
         """Expire leases that have run out, of every kind and affinity; returns how many."""
         due = self._skip_locked.where(

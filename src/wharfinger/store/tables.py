@@ -129,6 +129,7 @@ targets = Table(
     Column("upstream_model", String(256), nullable=False),
     Column("base_url", Text, nullable=False),
     Column("instance_id", String(64)),
+    Column("node_id", String(64), nullable=False),
     Column("context_tokens", Integer),
     Column("tasks", JSON, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),

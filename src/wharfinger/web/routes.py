@@ -132,7 +132,8 @@ async def _preview_values(
     if model:
         try:
             wish = parse_wish(wish_text)
-            card, rows = await control.previews(model, PlanRequest(context_tokens=wish))
+            possible = await control.previews(model, PlanRequest(context_tokens=wish))
+            card, rows = possible.card, possible.answer.rows
             found = preview_of(card, rows, wish, node_names(control))
         except (UnknownModel, ValueError) as error:
             problem = str(error)

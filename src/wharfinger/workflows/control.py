@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -16,8 +16,9 @@ from wharfinger.operations.model import Conflict, NewOperation, Operation, Opera
 from wharfinger.operations.recurring import Recurrence, Retention, Schedule
 from wharfinger.operations.store import OperationStore
 from wharfinger.operations.worker import Worker
-from wharfinger.placement.previews import previews
-from wharfinger.placement.types import FleetSnapshot, NodeFacts, PlanRequest, PreviewRow
+from wharfinger.placement.hypothetical import add_what_if
+from wharfinger.placement.previews import PreviewAnswer, preview_answer
+from wharfinger.placement.types import FleetSnapshot, NodeFacts, PlanRequest, Sharding
 from wharfinger.routing.targets import RouteTable
 from wharfinger.settings import Settings
 from wharfinger.store.database import Database
@@ -31,18 +32,21 @@ from wharfinger.workflows.admission import (
     PlacementRefused,
     Planner,
 )
-from wharfinger.workflows.fleet_view import FleetView
+from wharfinger.workflows.fleet_view import HEARTBEAT_S, FleetView
 from wharfinger.workflows.instances import Instance, InstanceFailure, InstanceStatus
 from wharfinger.workflows.launch import LaunchDependencies, LaunchHandler
-from wharfinger.workflows.routes import RoutePublisher
+from wharfinger.workflows.loops import forever
+from wharfinger.workflows.retention import InstanceRetention
+from wharfinger.workflows.routes import REFRESH_S, RoutePublisher
 from wharfinger.workflows.stop import StopHandler
-from wharfinger.workflows.watch import RunnerWatch
+from wharfinger.workflows.watch import POLL_S, RunnerWatch
 
 INFO_PENDING = "placement_info_pending"
 INFO_PENDING_WAIT_S = 15.0
 """How long a launch waits for missing facts before it answers 503 (the contract's figure)."""
 
 RETENTION_EVERY_S = 3600.0
+SCHEDULE_RETRY_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +56,15 @@ class UnknownInstance(Exception):
 
     def __init__(self, instance_id: str) -> None:
         super().__init__(f"no instance {instance_id!r}; `wharf ps` lists the ones there are")
+
+
+@dataclass(frozen=True, slots=True)
+class Previews:
+    """Where a model could run, and the facts that says it."""
+
+    card: ModelCard
+    snapshot: FleetSnapshot
+    answer: PreviewAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +94,11 @@ class ControlPlane:
         self.table = table
         self.operations = OperationStore(database)
         self.fleet = FleetView(database, agents)
-        self.routes = RoutePublisher(database, table, secret)
+        self.routes = RoutePublisher(database, table, secret, agents.keys())
         self._dependencies = LaunchDependencies(
-            database, catalog, self.fleet, self.routes, secret, settings.drain_timeout_s
+            database, catalog, self.fleet, self.routes, secret, self.operations, settings.drain_timeout_s
         )
+        retention_s = settings.operation_retention_days * 86400
         self.watch = RunnerWatch(self._dependencies, self.operations)
         self.admission = Admission(database, self.operations)
         self.worker = Worker(
@@ -92,14 +106,18 @@ class ControlPlane:
             {
                 LAUNCH: LaunchHandler(self._dependencies),
                 STOP: StopHandler(self._dependencies),
-                Retention.KIND: Retention(self.operations, settings.operation_retention_days * 86400),
+                Retention.KIND: Retention(self.operations, retention_s),
+                InstanceRetention.KIND: InstanceRetention(database, retention_s),
             },
             owner=owner,
             affinities=frozenset(agents),
         )
         self._schedule = Schedule(
             self.operations,
-            [Recurrence(Retention.KIND, RETENTION_EVERY_S)],
+            [
+                Recurrence(Retention.KIND, RETENTION_EVERY_S),
+                Recurrence(InstanceRetention.KIND, RETENTION_EVERY_S),
+            ],
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.stopping = asyncio.Event()
@@ -113,11 +131,11 @@ class ControlPlane:
             log.info("relaunching instances", instance_ids=relaunched)
         await self.routes.refresh()
         loops = {
-            "fleet": self.fleet.run(),
-            "routes": self.routes.run(),
-            "watch": self.watch.run(),
+            "fleet": forever("fleet", self.fleet.heartbeat, HEARTBEAT_S),
+            "routes": forever("routes", self.routes.refresh, REFRESH_S),
+            "watch": forever("watch", self.watch.look, POLL_S),
+            "schedule": forever("schedule", self._schedule.run, SCHEDULE_RETRY_S),
             "worker": self.worker.run(),
-            "schedule": self._schedule.run(),
         }
         self._tasks = [asyncio.create_task(work, name=name) for name, work in loops.items()]
 
@@ -127,8 +145,7 @@ class ControlPlane:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for agent in self.fleet.agents.values():
-            await agent.close()
+        await asyncio.gather(*(agent.close() for agent in self.fleet.agents.values()))
 
     @property
     def failed_task(self) -> str | None:
@@ -144,17 +161,32 @@ class ControlPlane:
         async with self.database.read() as connection:
             return await self.admission.snapshot(connection, facts)
 
-    async def previews(self, model_id: str, request: PlanRequest) -> tuple[ModelCard, tuple[PreviewRow, ...]]:
-        """What a launch could choose from now.
+    async def previews(
+        self,
+        model_id: str,
+        request: PlanRequest,
+        *,
+        what_if: Sequence[str] = (),
+        sharding: Sharding | None = None,
+    ) -> Previews:
+        """What a launch could choose from now, with the reasons of the other nodes.
+
+        Args:
+            model_id: the model.
+            request: sharding and meta of it are varied, the rest holds for every row.
+            what_if: machines to imagine beside the fleet, e.g. ``+1xH100-80GB``.
+            sharding: only rows of this sharding.
 
         Raises:
             UnknownModel: the catalog has no such card.
+            FleetError: a ``what_if`` machine is not known.
         """
-        entry = await self.catalog.get(model_id)
-        snapshot = await self.snapshot()
-        return entry.card, previews(
-            snapshot, entry.card, self.with_defaults(request), catalog=await self.cards()
+        card = (await self.catalog.get(model_id)).card
+        snapshot = add_what_if(await self.snapshot(), what_if)
+        answer = preview_answer(
+            snapshot, card, self.with_defaults(request), catalog=await self.cards(), sharding=sharding
         )
+        return Previews(card, snapshot, answer)
 
     # ── make it run, make it stop ─────────────────────────────────────────────────────────────────────────────
 
@@ -206,22 +238,75 @@ class ControlPlane:
         return admitted
 
     async def stop(self, instance_id: str) -> Operation:
-        """Begin to delete an instance: its launch is cancelled, or a stop is queued.
+        """Begin to delete an instance: a stop is queued, or its launch is cancelled and cleans up.
+
+        The wish is written first, so a launch that fails by itself meanwhile ends in the deletion as well.
 
         Raises:
             UnknownInstance.
         """
+        ended: Operation | None = None
         while True:
             try:
                 operation = await self._queue_stop(instance_id)
+            except UnknownInstance:
+                if ended is None:
+                    raise
+                return ended
             except Conflict as busy:
                 operation = await self.operations.get(busy.operation_id)
                 if operation.kind == LAUNCH:
+                    await self._wish_gone(instance_id, operation)
                     operation = await self.operations.request_cancel(operation.operation_id)
                 if operation.state.terminal and operation.state is not OperationState.CANCELLED:
-                    continue  # it ended between the two looks: now the way is free
+                    ended = operation  # between the two looks: now the way is free
+                    continue
             self.worker.wake()
             return operation
+
+    async def abandon(self, instance_id: str) -> None:
+        """Forget an instance whose nodes all left the fleet: recorded as not proven ended.
+
+        Raises:
+            UnknownInstance.
+            Conflict: a node of it is there, so it can be stopped properly.
+        """
+        instance = (await self.instance(instance_id)).instance
+        present = {node.report.node_id for node in self.fleet.present()}
+        here = sorted(present & set(instance.plan.node_ids))
+        if here:
+            raise Conflict(
+                "node_present",
+                f"{', '.join(here)} is in the fleet, so stop {instance_id} without force",
+                instance.operation_id or "",
+            )
+        async with self.database.begin() as connection:
+            await rows.release(connection, instance_id)
+            reason = "abandoned while its node was away: not proven ended"
+            await rows.set_status(connection, instance_id, InstanceStatus.DELETED, reason)
+        await self.routes.withdraw(instance_id)
+
+    async def _wish_gone(self, instance_id: str, launch: Operation) -> None:
+        async with self.database.begin() as connection:
+            await rows.set_status(
+                connection, instance_id, InstanceStatus.STOPPING, operation_id=launch.operation_id
+            )
+
+    async def remove_model(self, model_id: str) -> None:
+        """Take a custom model out of the catalog; its file stays.
+
+        Raises:
+            UnknownModel, NotRemovableError.
+            Conflict: an instance uses it.
+        """
+        for view in await self.instances():
+            if view.instance.model_id == model_id:
+                raise Conflict(
+                    "model_in_use",
+                    f"instance {view.instance.instance_id} uses {model_id}; stop it first",
+                    view.instance.operation_id or "",
+                )
+        await self.catalog.remove(model_id)
 
     async def _queue_stop(self, instance_id: str) -> Operation:
         async with self.database.begin() as connection:
@@ -311,7 +396,7 @@ class ControlPlane:
             for entry in await self.catalog.list()
             if entry.artifact_path is not None
         }
-        return self.fleet.facts(artifacts, active)
+        return await self.fleet.facts(artifacts, active)
 
     async def cards(self) -> list[ModelCard]:
         """Every card of the catalog."""

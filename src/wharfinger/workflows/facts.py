@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from types import MappingProxyType
 
 from wharfinger.fleet.agent import DeviceReport, NodeReport
@@ -25,11 +24,14 @@ PRUNE_AFTER_S = 30.0
 
 
 def node_facts(
-    report: NodeReport, *, silent_s: float, artifacts: Mapping[str, str], active_requests: int | None = None
+    report: NodeReport,
+    *,
+    silent_s: float,
+    held_models: frozenset[str],
+    active_requests: int | None = None,
 ) -> NodeFacts:
-    """Facts of one node. ``artifacts`` maps a model id to the path of its file, for locality."""
+    """Facts of one node. ``held_models`` are the ids of the models whose file it has."""
     reachable = silent_s < UNREACHABLE_AFTER_S
-    on_disk = set(report.artifact_files)
     return NodeFacts(
         node_id=report.node_id,
         name=report.name,
@@ -42,13 +44,7 @@ def node_facts(
         engine_builds=MappingProxyType(
             {engine.engine: engine.build or engine.version or "unknown" for engine in report.engines}
         ),
-        local_artifacts=MappingProxyType(
-            {
-                model_id: 1.0
-                for model_id, path in sorted(artifacts.items())
-                if path in on_disk or Path(path).is_file()
-            }
-        ),
+        local_artifacts=MappingProxyType(dict.fromkeys(sorted(held_models), 1.0)),
         active_requests=active_requests,
         reachable=reachable,
         unreachable_reason=None if reachable else f"last heard of {silent_s:.0f} s ago",

@@ -56,11 +56,13 @@ class FleetView:
 
     async def measure(self) -> None:
         """Ask every agent for a fresh report; a node that fails keeps its last one and ages."""
-        for node_id, agent in self.agents.items():
-            try:
-                self._seen[node_id] = (await agent.report(), datetime.now(UTC))
-            except AgentError as error:
-                log.warning("node did not report", node_id=node_id, code=error.code, reason=str(error))
+        await asyncio.gather(*(self._measure(node_id, agent) for node_id, agent in self.agents.items()))
+
+    async def _measure(self, node_id: str, agent: NodeAgent) -> None:
+        try:
+            self._seen[node_id] = (await agent.report(), datetime.now(UTC))
+        except AgentError as error:
+            log.warning("node did not report", node_id=node_id, code=error.code, reason=str(error))
 
     async def heartbeat(self) -> None:
         """Measure our nodes, write their reports, and read those of nodes hosted elsewhere."""
@@ -78,32 +80,47 @@ class FleetView:
             if row.node_id not in self.agents:
                 self._seen[row.node_id] = (NodeReport.model_validate(row.report), row.seen_at)
 
-    async def run(self) -> None:
-        """Heartbeat until cancelled."""
-        while True:
-            try:
-                await self.heartbeat()
-            except OSError as error:
-                log.warning("heartbeat failed", reason=str(error))
-            await asyncio.sleep(HEARTBEAT_S)
-
     def seen(self) -> list[SeenNode]:
-        """Every node heard of within the pruning time, by id."""
+        """Every node ever heard of, by id; one that is silent says for how long."""
         now = datetime.now(UTC)
-        found = [
+        return [
             SeenNode(report, seen_at, max(0.0, (now - seen_at).total_seconds()))
             for _, (report, seen_at) in sorted(self._seen.items())
         ]
-        return [node for node in found if node.silent_s < PRUNE_AFTER_S]
 
-    def facts(self, artifacts: Mapping[str, str], active_requests: Mapping[str, int]) -> list[NodeFacts]:
-        """Planner facts of every node. ``artifacts``: model id to file path; ``active_requests``: by node id."""
+    def present(self) -> list[SeenNode]:
+        """The nodes that are part of the fleet now: heard of within the pruning time."""
+        return [node for node in self.seen() if node.silent_s < PRUNE_AFTER_S]
+
+    async def facts(
+        self, artifacts: Mapping[str, str], active_requests: Mapping[str, int]
+    ) -> list[NodeFacts]:
+        """Planner facts of every present node.
+
+        Args:
+            artifacts: model id to the path of its file; each node is asked which of them it has.
+            active_requests: requests running now, by node id.
+        """
+        present = self.present()
+        held = await asyncio.gather(*(self._held(node.report, artifacts) for node in present))
         return [
             node_facts(
                 node.report,
                 silent_s=node.silent_s,
-                artifacts=artifacts,
+                held_models=models,
                 active_requests=active_requests.get(node.report.node_id, 0),
             )
-            for node in self.seen()
+            for node, models in zip(present, held, strict=True)
         ]
+
+    async def _held(self, report: NodeReport, artifacts: Mapping[str, str]) -> frozenset[str]:
+        """Models whose file the node has: asked of an agent we reach, else as far as its report names them."""
+        names, paths = tuple(artifacts), tuple(artifacts.values())
+        agent = self.agents.get(report.node_id)
+        if agent is not None:
+            try:
+                found = await agent.has_files(paths)
+                return frozenset(name for name, here in zip(names, found, strict=True) if here)
+            except AgentError as error:
+                log.warning("node did not look for files", node_id=report.node_id, reason=str(error))
+        return frozenset(name for name, path in artifacts.items() if path in report.artifact_files)

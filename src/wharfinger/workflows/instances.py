@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -149,8 +150,15 @@ async def set_status(
     reason: str | None = None,
     *,
     operation_id: str | None = None,
-) -> None:
-    """Move an instance on; ready and deleted carry their times, and the given operation becomes its latest."""
+    expected: Collection[InstanceStatus] | None = None,
+) -> bool:
+    """Move an instance on; ready and deleted carry their times, and the given operation becomes its latest.
+
+    With ``expected``, only out of one of these states. A deleted instance never comes back.
+
+    Returns:
+        Whether it was moved.
+    """
     now = datetime.now(UTC)
     values: dict[str, Any] = {"status": status, "status_reason": reason, "updated_at": now}
     if operation_id is not None:
@@ -159,7 +167,10 @@ async def set_status(
         values["ready_at"] = now
     if status is InstanceStatus.DELETED:
         values["deleted_at"] = now
-    await connection.execute(update(instances).where(instances.c.instance_id == instance_id).values(**values))
+    query = update(instances).where(instances.c.instance_id == instance_id, instances.c.deleted_at.is_(None))
+    if expected is not None:
+        query = query.where(instances.c.status.in_([state.value for state in expected]))
+    return (await connection.execute(query.values(**values))).rowcount == 1
 
 
 async def mark_observed(connection: AsyncConnection, instance_id: str) -> None:
@@ -257,3 +268,11 @@ async def list_failures(connection: AsyncConnection) -> list[InstanceFailure]:
         )
         for row in (await connection.execute(query)).all()
     ]
+
+
+async def prune_deleted(connection: AsyncConnection, before: datetime) -> int:
+    """Drop instances that were deleted before a time; returns how many."""
+    gone = select(instances.c.instance_id).where(instances.c.deleted_at < before)
+    for table in (reservations, runners):
+        await connection.execute(delete(table).where(table.c.instance_id.in_(gone)))
+    return (await connection.execute(delete(instances).where(instances.c.deleted_at < before))).rowcount

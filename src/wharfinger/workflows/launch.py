@@ -6,21 +6,23 @@ repeated where the world must be looked at again.
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.access.secrets import InstallationSecret
-from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.catalog.library import CatalogLibrary, UnknownModel
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import OperationState, PermanentError, RetryableError, Waiting
+from wharfinger.operations.store import OperationStore
 from wharfinger.placement.types import RankPlan
 from wharfinger.routing.targets import Target
 from wharfinger.runtimes.inspect import Verdict, inspect
@@ -50,7 +52,19 @@ class LaunchDependencies:
     fleet: FleetView
     routes: RoutePublisher
     secret: InstallationSecret
+    operations: OperationStore
     drain_timeout_s: float = 30.0
+
+    @asynccontextmanager
+    async def fenced(self, context: OperationContext) -> AsyncIterator[AsyncConnection]:
+        """A transaction that only the holder of the operation's lease can commit.
+
+        Raises:
+            LeaseLost: another worker has taken over; nothing was written.
+        """
+        async with self.database.begin() as connection:
+            await self.operations.hold(context.lease, connection)
+            yield connection
 
 
 class LaunchHandler:
@@ -88,8 +102,10 @@ class LaunchHandler:
             return
         reports = await end_runners(self._d, instance)
         operation = context.outcome
-        async with self._d.database.begin() as connection:
-            if operation.cleaning_for is OperationState.CANCELLED:
+        async with self._d.fenced(context) as connection:
+            current = await rows.get_instance(connection, instance_id)
+            to_delete = current is not None and current.status is InstanceStatus.STOPPING
+            if to_delete or operation.cleaning_for is OperationState.CANCELLED:
                 await rows.release(connection, instance_id)
                 await rows.set_status(connection, instance_id, InstanceStatus.DELETED, "cancelled")
                 return
@@ -106,11 +122,23 @@ class LaunchHandler:
             instance = await rows.get_instance(connection, context.operation.resource_name)
         if instance is None:
             raise PermanentError("instance_gone", "the instance was deleted before it was launched")
+        if instance.status is InstanceStatus.STOPPING:
+            raise PermanentError("cancelled", "the instance is being deleted")
         return instance
 
     async def _files(self, context: OperationContext, instance: Instance) -> str:
-        path = (await self._d.catalog.get(instance.model_id)).artifact_path
-        if path is None or not await asyncio.to_thread(os.path.isfile, path):
+        try:
+            entry = await self._d.catalog.get(instance.model_id)
+        except UnknownModel as error:
+            raise PermanentError("model_removed", str(error)) from error
+        if entry.card.digest != instance.card.digest:
+            raise PermanentError(
+                "model_replaced",
+                f"the catalog has another {instance.model_id} now than the one this instance was planned with; "
+                "launch it again",
+            )
+        path = entry.artifact_path
+        if path is None or not await self._present(instance, path):
             raise PermanentError(
                 "download_failed",
                 f"the file of {instance.model_id} is missing ({path or 'no path recorded'}); "
@@ -118,6 +146,14 @@ class LaunchHandler:
             )
         await context.checkpoint("files", progress=10, message=f"model file {Path(path).name} is here")
         return path
+
+    async def _present(self, instance: Instance, path: str) -> bool:
+        """Whether every node of the instance has the file; asked of the nodes, whose disks these are."""
+        try:
+            found = [await self._d.fleet.agent(node).has_files((path,)) for node in instance.plan.node_ids]
+        except AgentError as error:
+            raise RetryableError(error.code, str(error)) from error
+        return all(here for (here,) in found)
 
     async def _runner(
         self, context: OperationContext, instance: Instance, rank: RankPlan, path: str
@@ -204,22 +240,27 @@ class LaunchHandler:
 
     async def _route(self, context: OperationContext, instance: Instance, report: RunnerReport) -> None:
         assert report.endpoint is not None, "a ready runner listens"
-        await self._d.routes.publish(
-            Target(
-                target_id=instance.runner_id(0),
-                model_id=instance.model_id,
-                upstream_model=instance.model_id,
-                base_url=report.endpoint,
-                instance_id=instance.instance_id,
-                context_tokens=instance.plan.context_tokens,
-                created_unix_s=int(time.time()),
-                tasks=instance.card.tasks,
-            )
+        target = Target(
+            target_id=instance.runner_id(0),
+            model_id=instance.model_id,
+            upstream_model=instance.model_id,
+            base_url=report.endpoint,
+            instance_id=instance.instance_id,
+            context_tokens=instance.plan.context_tokens,
+            created_unix_s=int(time.time()),
+            tasks=instance.card.tasks,
         )
-        async with self._d.database.begin() as connection:
+        async with self._d.fenced(context) as connection:
+            launched = (InstanceStatus.LAUNCHING,)
+            moved = await rows.set_status(
+                connection, instance.instance_id, InstanceStatus.READY, expected=launched
+            )
+            if not moved:
+                raise PermanentError("cancelled", "the instance is being deleted")
             await rows.save_runner(connection, report)
             await rows.mark_observed(connection, instance.instance_id)
-            await rows.set_status(connection, instance.instance_id, InstanceStatus.READY)
+            await self._d.routes.register(connection, target, report.node_id)
+        await self._d.routes.refresh()
         await context.checkpoint("route", progress=99, message=f"{instance.model_id} is routed")
 
 

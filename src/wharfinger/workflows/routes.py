@@ -5,13 +5,12 @@ A change made here is live at once; other replicas follow within :data:`REFRESH_
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
 from sqlalchemy import delete, insert, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.access.secrets import InstallationSecret
 from wharfinger.routing.targets import RouteTable, Target
@@ -20,35 +19,40 @@ from wharfinger.store.tables import targets
 
 REFRESH_S = 1.0
 
-log = structlog.get_logger(__name__)
-
 
 class RoutePublisher:
     """The only writer of routes."""
 
-    def __init__(self, database: Database, table: RouteTable, secret: InstallationSecret) -> None:
+    def __init__(
+        self,
+        database: Database,
+        table: RouteTable,
+        secret: InstallationSecret,
+        node_ids: Collection[str],
+    ) -> None:
+        """``node_ids`` are the nodes whose endpoints this process can reach."""
         self._database = database
+        self._node_ids = tuple(node_ids)
         self.table = table
         self._secret = secret
         self._published: frozenset[Target] | None = None
 
-    async def publish(self, target: Target) -> None:
-        """Register a proven endpoint (replacing one of the same id) and route to it."""
-        async with self._database.begin() as connection:
-            await connection.execute(delete(targets).where(targets.c.target_id == target.target_id))
-            await connection.execute(
-                insert(targets).values(
-                    target_id=target.target_id,
-                    model_id=target.model_id,
-                    upstream_model=target.upstream_model,
-                    base_url=target.base_url,
-                    instance_id=target.instance_id,
-                    context_tokens=target.context_tokens,
-                    tasks=list(target.tasks),
-                    created_at=datetime.fromtimestamp(target.created_unix_s, UTC),
-                )
+    async def register(self, connection: AsyncConnection, target: Target, node_id: str) -> None:
+        """Write a proven endpoint of a node, replacing one of the same id; :meth:`refresh` after the commit."""
+        await connection.execute(delete(targets).where(targets.c.target_id == target.target_id))
+        await connection.execute(
+            insert(targets).values(
+                target_id=target.target_id,
+                model_id=target.model_id,
+                upstream_model=target.upstream_model,
+                base_url=target.base_url,
+                instance_id=target.instance_id,
+                node_id=node_id,
+                context_tokens=target.context_tokens,
+                tasks=list(target.tasks),
+                created_at=datetime.fromtimestamp(target.created_unix_s, UTC),
             )
-        await self.refresh()
+        )
 
     async def withdraw(self, instance_id: str) -> None:
         """Stop routing to an instance; requests already running go on."""
@@ -57,22 +61,18 @@ class RoutePublisher:
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Publish what the table holds, when it differs from what is published."""
+        """Publish what the table holds for the nodes we reach, when it differs from what is published.
+
+        Runners listen on their machine's loopback, so another machine's address would lead to whatever listens
+        there on ours.
+        """
+        query = select(targets).where(targets.c.node_id.in_(self._node_ids))
         async with self._database.read() as connection:
-            rows = (await connection.execute(select(targets))).all()
+            rows = (await connection.execute(query)).all()
         wanted = frozenset(self._target(row) for row in rows)
         if wanted != self._published:
             self.table.publish(wanted)
             self._published = wanted
-
-    async def run(self) -> None:
-        """Follow other replicas' changes until cancelled."""
-        while True:
-            await asyncio.sleep(REFRESH_S)
-            try:
-                await self.refresh()
-            except (SQLAlchemyError, OSError) as error:
-                log.warning("routes not refreshed, keeping the last ones", reason=type(error).__name__)
 
     def _target(self, row: Any) -> Target:
         return Target(

@@ -31,7 +31,7 @@ class StopHandler:
         left = await self._drain(context, instance.runner_id(0))
         await context.checkpoint("drain", progress=50, message=f"{left} requests were still running")
         await end_runners(self._d, instance)
-        async with self._d.database.begin() as connection:
+        async with self._d.fenced(context) as connection:
             await rows.release(connection, instance_id)
             await rows.set_status(connection, instance_id, InstanceStatus.DELETED)
         await context.checkpoint("delete", progress=99, message="runners ended, memory released")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 from sqlalchemy import update
-from sqlalchemy.exc import SQLAlchemyError
 
-from wharfinger.fleet.agent import AgentError, NodeAgent, RunnerReport
+from wharfinger.fleet.agent import NodeAgent, RunnerReport
 from wharfinger.operations.model import Conflict, NewOperation
 from wharfinger.operations.store import OperationStore
 from wharfinger.store.tables import reservations
@@ -31,15 +28,6 @@ class RunnerWatch:
         self._operations = operations
         self.reports: dict[str, RunnerReport] = {}
         """Latest report of every runner on our nodes, by runner id."""
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        while True:
-            try:
-                await self.look()
-            except (AgentError, SQLAlchemyError, OSError) as error:
-                log.warning("runner watch failed, trying again", reason=str(error))
-            await asyncio.sleep(POLL_S)
 
     async def look(self) -> None:
         """Read all runners once, and fail the ready instances whose runner has ended."""
@@ -64,9 +52,12 @@ class RunnerWatch:
         log.error("runner died", instance_id=instance.instance_id, runner_id=report.runner_id, code=code)
         await end_runners(self._d, instance)
         async with self._d.database.begin() as connection:
+            ready = (InstanceStatus.READY,)
+            failed = InstanceStatus.FAILED
+            if not await rows.set_status(connection, instance.instance_id, failed, message, expected=ready):
+                return  # somebody began to stop it meanwhile
             await rows.save_runner(connection, report)
             await rows.release_memory(connection, instance.instance_id)
-            await rows.set_status(connection, instance.instance_id, InstanceStatus.FAILED, message)
             await rows.record_failure(connection, failure_of(instance, code, message, [report]))
 
     async def bring_back(self) -> list[str]:

@@ -1,0 +1,29 @@
+"""``instances.prune``: deleted instances are kept as long as operations are, then dropped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from wharfinger.operations.handler import OperationContext
+from wharfinger.store.database import Database
+from wharfinger.workflows.instances import prune_deleted
+
+
+class InstanceRetention:
+    """Drops instances that were deleted longer ago than they are kept."""
+
+    KIND = "instances.prune"
+
+    def __init__(self, database: Database, retention_s: float) -> None:
+        self._database = database
+        self._retention_s = retention_s
+
+    async def run(self, context: OperationContext) -> dict[str, Any] | None:
+        """Delete them in one transaction."""
+        before = datetime.now(UTC) - timedelta(seconds=self._retention_s)
+        async with self._database.begin() as connection:
+            return {"deleted": await prune_deleted(connection, before)}
+
+    async def cleanup(self, context: OperationContext) -> None:
+        """Nothing to undo."""

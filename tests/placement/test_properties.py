@@ -37,6 +37,12 @@ def check_charges(snapshot: FleetSnapshot, model: ModelCard, chosen: Plan) -> No
             usable = pools.get(charge.device_index, memory.host_pool(node, own).usable_bytes)
             assert usable == charge.usable_bytes
             assert charge.needed_bytes <= charge.usable_bytes
+        in_ram = {
+            pool.device_index for pool in memory.usable(node, rank.backend, own) if pool.domain == "ram"
+        }
+        shared = [charge for charge in rank.charges if charge.device_index in in_ram | {None}]
+        if shared:
+            assert sum(charge.needed_bytes for charge in shared) <= min(each.usable_bytes for each in shared)
         cap = memory.node_cap_left(node, own)
         assert cap is None or rank.needed_bytes <= cap
 
@@ -170,10 +176,7 @@ def grow(node: NodeFacts, size: int) -> NodeFacts:
 def test_removing_the_reported_shortage_makes_the_node_fit(
     snapshot: FleetSnapshot, model: ModelCard, context: int | None
 ) -> None:
-    """Each node said to be short fits once every pool has that much more.
-
-    Pools whose claims exceed them are left out: they count as 0, and how far below that they are is not told.
-    """
+    """Each node said to be short fits once every pool has that much more, also one with more claimed than it has."""
     result = plan(snapshot, model, ask(context_tokens=context))
     refused = result.node_refusals if result.refusal is None else result.refusal.nodes
     for refusal in refused:
@@ -182,11 +185,11 @@ def test_removing_the_reported_shortage_makes_the_node_fit(
         assert refusal.short_by_bytes is not None
         assert refusal.needed_bytes == sum(part.size_bytes for part in refusal.parts)
         assert refusal.short_by_bytes > 0
+        assert refusal.needed_bytes is not None
+        assert refusal.usable_bytes is not None
+        assert refusal.short_by_bytes == refusal.needed_bytes - refusal.usable_bytes
+        assert refusal.counted
         node = next(node for node in snapshot.nodes if node.node_id == refusal.node_id)
-        own = [each for each in snapshot.reservations if each.node_id == node.node_id]
-        pools = [pool for tag in node.backends or () for pool in memory.usable(node, tag, own)]
-        if memory.node_cap_left(node, own) == 0 or any(pool.usable_bytes == 0 for pool in pools):
-            continue
         alone = replace(snapshot, nodes=(grow(node, refusal.short_by_bytes),), links=())
         assert plan(alone, model, ask(context_tokens=context)).plans
 

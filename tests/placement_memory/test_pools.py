@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharfinger.placement.memory import host_pool, node_cap_left, shares_host_memory, usable
+from wharfinger.placement.memory import host_pool, node_cap_left, usable
 from wharfinger.placement.types import DeviceFacts, MemoryKind, NodeFacts, ReservationFacts
 
 GIB = 1 << 30
@@ -86,7 +86,7 @@ def test_apple_memory_is_the_smaller_of_available_and_three_quarters() -> None:
     # One memory: what the CPU engine holds is missing here too.
     assert sizes(machine, "mlx", claim(10, None, observed=True), claim(5, 0)) == [33.0]
     assert sizes(machine, "llama_cpp-cpu", claim(15, 0)) == [33.0]
-    assert shares_host_memory(machine, 0)
+    assert {pool.domain for pool in usable(machine, "mlx", ())} == {"ram"}
 
 
 def test_apple_without_a_device_entry_uses_the_same_rule() -> None:
@@ -118,7 +118,8 @@ def test_cpu_engines_use_ram_also_on_a_gpu_machine() -> None:
     assert sizes(machine, "llama_cpp-cpu", claim(20, 0)) == [48.0]  # VRAM is other memory
     assert sizes(machine, "llama_cpp-cpu", claim(20, None)) == [28.0]
     assert host_pool(machine, [claim(20, None)]).usable_bytes == 28 * GIB
-    assert not shares_host_memory(machine, 0)
+    assert host_pool(machine, ()).domain == "ram"
+    assert {pool.domain for pool in usable(machine, "vllm-cuda", ())} == {"device:0"}
 
 
 def test_tag_without_compute_follows_what_the_engine_advertises() -> None:
@@ -177,3 +178,25 @@ def test_more_memory_and_fewer_claims_never_mean_less(
     assert size(total, used + more, *claims) <= base
     assert size(total, used, *claims, claim(more)) <= base
     assert size(total, used, claim(unseen)) >= base
+
+
+def test_claims_on_a_discrete_card_leave_unified_memory_alone() -> None:
+    """A Vulkan machine with a card and an APU: 20 GiB on the card are not 20 GiB of RAM."""
+    apu = DeviceFacts(1, "8060S", "vulkan", MemoryKind.APU, 16 * GIB, 0, 120 * GIB)
+    machine = node(replace(gpu(0), compute="vulkan"), apu, total=112, available=100)
+    before = usable(machine, "llama_cpp-vulkan", ())
+    after = usable(machine, "llama_cpp-vulkan", [claim(20, 0)])
+    assert [pool.domain for pool in after] == ["device:0", "ram"]
+    assert after[1].usable_bytes == before[1].usable_bytes
+    assert host_pool(machine, [claim(20, 0)]).usable_bytes == host_pool(machine, ()).usable_bytes
+    assert (after[0].usable_bytes or 0) < (before[0].usable_bytes or 0)
+    (lower,) = [pool for pool in usable(machine, "llama_cpp-vulkan", [claim(20, 1)]) if pool.device_index]
+    assert lower.usable_bytes == (before[1].usable_bytes or 0) - 20 * GIB
+
+
+def test_an_over_reserved_pool_says_by_how_much() -> None:
+    """Nothing is usable, and 18.4 GiB more would only make it nothing."""
+    (pool,) = usable(node(gpu()), "vllm-cuda", [claim(40, 0)])
+    assert pool.usable_bytes == 0
+    assert pool.deficit_bytes == 40 * GIB - 24 * GIB * 9 // 10
+    assert pool.left_bytes == -pool.deficit_bytes

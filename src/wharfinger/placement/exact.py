@@ -23,6 +23,7 @@ from wharfinger.placement.single import (
     gate_refusal,
     node_refusal,
     node_stages,
+    short_of_memory,
 )
 from wharfinger.placement.split import boundaries, largest_remainder
 from wharfinger.placement.types import (
@@ -260,13 +261,13 @@ def _check_set(
         if isinstance(outcome, SetRefusal):
             if outcome.shortage is None:
                 raise _Refused(outcome.code, set_message(work, asked, outcome.code))
-            raise _short(nodes, tag, outcome.shortage)
+            raise _short(work, nodes, tag, outcome.shortage)
         return outcome
     fitted = _fit_given(
         work, shape, members, [(shard.start_layer, shard.end_layer) for shard in placement.shards]
     )
     if isinstance(fitted, Shortage):
-        raise _short(nodes, tag, fitted)
+        raise _short(work, nodes, tag, fitted)
     return Candidate(tuple(nodes), fitted, shape.sharding, shape.meta)
 
 
@@ -278,9 +279,9 @@ def _member(work: Workspace, node: NodeFacts, tag: str) -> Member:
     return outcome
 
 
-def _short(nodes: Sequence[NodeFacts], tag: str, shortage: Shortage) -> _Refused:
+def _short(work: Workspace, nodes: Sequence[NodeFacts], tag: str, shortage: Shortage) -> _Refused:
     refusals = tuple(
-        node_refusal(node, TagRefusal(codes.MEMORY_SHORT, tag, shortage=short))
+        node_refusal(node, short_of_memory(work, node, tag, short))
         for node, short in zip(nodes, shortage.members, strict=True)
         if short is not None
     )

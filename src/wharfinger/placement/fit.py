@@ -1,7 +1,8 @@
 """Fitting a model onto an ordered arrangement of memory pools.
 
 A *stage* holds a contiguous range of layers; its pools share every layer of the range by tensor. Stages belong to
-*members* (nodes, in rank order). What a shard needs of RAM beside its device is charged once per member.
+*members* (nodes, in rank order). What a shard needs of RAM beside its device is charged once per member. Pools of one
+memory (RAM and devices that share it) must hold together what is charged to them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from wharfinger.placement.memory.interface import Pool
+from wharfinger.placement.memory.interface import RAM_DOMAIN, Pool
 from wharfinger.placement.split import boundaries, largest_remainder, pack
 from wharfinger.placement.types import DeviceCharge, MemoryPart, Sharding
 from wharfinger.placement.window import HIGHEST_CONTEXT_TOKENS, WindowGoal, largest_window
@@ -27,11 +28,14 @@ class Stage:
     pools: tuple[Pool, ...]
     usable: int
     """The smallest pool's bytes: each holds an equal part."""
+    ram_pools: int
+    """How many of the pools are, or share, the node's RAM."""
 
     @classmethod
     def of(cls, member: int, pools: Sequence[Pool]) -> Stage:
         """A stage over measured pools."""
-        return cls(member, tuple(pools), min(pool.usable_bytes or 0 for pool in pools))
+        ram_pools = sum(pool.domain == RAM_DOMAIN for pool in pools)
+        return cls(member, tuple(pools), min(pool.usable_bytes or 0 for pool in pools), ram_pools)
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,16 @@ class MemberShortage:
 
     needed: int
     usable: int
-    short_by: int
-    """Bytes missing over its pools; giving each pool this much more makes the member fit."""
+    """What the pools that are too small have, negative where claims exceed what there is."""
     parts: tuple[MemoryPart, ...]
+    """What is needed of the pools that are too small."""
+    pools: tuple[int | None, ...] = ()
+    """Device indices of the pools that are too small (``None``: RAM); all pools when it is the operator's cap."""
+
+    @property
+    def short_by(self) -> int:
+        """Bytes missing over the pools that are too small; giving each this much more makes the member fit."""
+        return self.needed - self.usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,18 +187,31 @@ def _by_member(
 
 def _member_slack(host: HostMemory, held: Sequence[tuple[Stage, Sized]]) -> int:
     host_bytes = host_bytes_of(held)
-    stage, sized = held[0]
-    slack = stage.usable - sized.device_bytes
-    for stage, sized in held[1:]:
-        slack = min(slack, stage.usable - sized.device_bytes)
-    if host.shared:
-        slack -= host_bytes
-    if not host.shared and host.usable is not None and host_bytes:
+    slack = min(stage.usable - sized.device_bytes for stage, sized in held)
+    if any(stage.ram_pools for stage, _ in held):
+        slack = min(slack, _ram_left(held) - _ram_bytes(held) - host_bytes)
+    elif host.usable is not None and host_bytes:
         slack = min(slack, host.usable - host_bytes)
     if host.cap_left is not None:
         device_bytes = sum(sized.device_bytes * len(stage.pools) for stage, sized in held)
         slack = min(slack, host.cap_left - device_bytes - host_bytes)
     return slack
+
+
+def _ram_bytes(held: Sequence[tuple[Stage, Sized]]) -> int:
+    """Bytes of device parts that lie in RAM."""
+    return sum(sized.device_bytes * stage.ram_pools for stage, sized in held)
+
+
+def _ram_left(held: Sequence[tuple[Stage, Sized]]) -> int:
+    """What the RAM domain has: the strictest rule of the pools used."""
+    return min(
+        pool.left_bytes for stage, _ in held if stage.ram_pools for pool in stage.pools if _in_ram(pool)
+    )
+
+
+def _in_ram(pool: Pool) -> bool:
+    return pool.domain == RAM_DOMAIN
 
 
 def host_bytes_of(held: Sequence[tuple[Stage, Sized]]) -> int:
@@ -245,7 +269,7 @@ def _charges(
             flags.update(sized.flags)
             for pool in stage.pools:
                 parts = sized.parts
-                if host.shared and host_parts:
+                if host_parts and _in_ram(pool):
                     parts, host_parts = merge_parts((*parts, *host_parts)), ()
                 charges.append(DeviceCharge(pool.device_index, parts, pool.usable_bytes or 0, start, end))
         if host_parts and host.usable is not None:
@@ -282,22 +306,46 @@ def _shortage(work: Workspace, arrangement: Arrangement, ranges: Ranges, context
 
 
 def _member_shortage(host: HostMemory, held: Sequence[tuple[Stage, Sized]]) -> MemberShortage | None:
-    host_bytes = host_bytes_of(held)
-    needed = usable = short = 0
-    parts: list[MemoryPart] = []
+    """What is missing where it is missing: pools with room to spare do not make up for those without."""
+    host_parts = merged_host_parts(held)
+    limits = _limits(host, held, host_parts)
+    short = [limit for limit in limits if limit.short_by > 0]
+    together = MemberShortage(
+        sum(limit.needed for limit in short),
+        sum(limit.usable for limit in short),
+        merge_parts([part for limit in short for part in limit.parts]),
+        tuple(index for limit in short for index in limit.pools),
+    )
+    if host.cap_left is not None:
+        parts = [part for stage, sized in held for part in sized.parts * len(stage.pools)]
+        parts.extend(host_parts)
+        needed = sum(part.size_bytes for part in parts)
+        indices = dict.fromkeys(index for limit in limits for index in limit.pools)
+        capped = MemberShortage(needed, host.cap_left, merge_parts(parts), tuple(indices))
+        together = max(together, capped, key=lambda limit: limit.short_by)
+    return together if together.short_by > 0 else None
+
+
+def _limits(
+    host: HostMemory, held: Sequence[tuple[Stage, Sized]], host_parts: tuple[MemoryPart, ...]
+) -> list[MemberShortage]:
+    """Each memory of a member with what it must hold, whether or not it does."""
+    limits: list[MemberShortage] = []
+    in_ram: list[MemoryPart] = []
+    ram_pools: list[int | None] = []
     for stage, sized in held:
         for pool in stage.pools:
-            have = pool.usable_bytes or 0
-            needed += sized.device_bytes
-            usable += have
-            short += max(0, sized.device_bytes + (host_bytes if host.shared else 0) - have)
-            parts.extend(sized.parts)
-    parts.extend(merged_host_parts(held))
-    needed += host_bytes
-    if not host.shared and host.usable is not None and host_bytes:
-        usable += host.usable
-        short += max(0, host_bytes - host.usable)
-    if host.cap_left is not None:
-        usable = min(usable, host.cap_left)
-        short = max(short, needed - host.cap_left)
-    return MemberShortage(needed, usable, short, merge_parts(parts)) if short > 0 else None
+            if _in_ram(pool):
+                in_ram.extend(sized.parts)
+                ram_pools.append(pool.device_index)
+            else:
+                limits.append(
+                    MemberShortage(sized.device_bytes, pool.left_bytes, sized.parts, (pool.device_index,))
+                )
+    ram_bytes = sum(part.size_bytes for part in (*in_ram, *host_parts))
+    if ram_pools:
+        parts = merge_parts((*in_ram, *host_parts))
+        limits.append(MemberShortage(ram_bytes, _ram_left(held), parts, tuple(ram_pools)))
+    elif host.usable is not None and ram_bytes:
+        limits.append(MemberShortage(ram_bytes, host.usable, host_parts, (None,)))
+    return limits

@@ -310,11 +310,16 @@ def _gpus(entry: object, where: str, first_index: int, ram: int) -> list[DeviceF
     fields = _Fields(entry, where, _GPU_FIELDS)
     product = _product(fields.text("model"), f"{where}.model")
     unified = product.memory_kind is not MemoryKind.DISCRETE
+    count = fields.count("count", 1)
+    if unified and first_index + count > 1:
+        raise fields.error(
+            "count", f"1, alone: a machine has one {product.name}; describe each machine as a node"
+        )
     size = fields.size("memory") or (ram if unified else product.memory_gib * _GIB)
     used = fields.size("used") or 0
     if used > size:
         raise fields.error("used", f"at most the device's memory ({size // _GIB} GiB)")
-    return [_device(first_index + i, product, size, used) for i in range(fields.count("count", 1))]
+    return [_device(first_index + i, product, size, used) for i in range(count)]
 
 
 def _links(entry: object, where: str, ids: Sequence[str]) -> list[LinkFacts]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from wharfinger.placement import backends, codes
 from wharfinger.placement.search import Found
-from wharfinger.placement.single import TagRefusal, gate_refusal, node_refusal
+from wharfinger.placement.single import TagRefusal, gate_refusal, node_refusal, short_of_memory
 from wharfinger.placement.types import NodeRefusal, PlanRequest, PlanResult, Refusal
 from wharfinger.placement.units import gib
 from wharfinger.placement.window import card_limit
@@ -69,14 +69,14 @@ def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[
 
 def explain(work: Workspace, request: PlanRequest, found: Found) -> PlanResult:
     """The refusal of a search that found nothing."""
-    _fold_set_shortage(request, found)
+    _fold_set_shortage(work, request, found)
     nodes = tuple(node for node in node_refusals(work, request, found) if node.code != codes.NODE_NOT_CHOSEN)
     code = _code(request, found, nodes)
     message = _message(work, request, found, code, nodes)
     return PlanResult((), Refusal(code, codes.category(code), message, nodes), nodes)
 
 
-def _fold_set_shortage(request: PlanRequest, found: Found) -> None:
+def _fold_set_shortage(work: Workspace, request: PlanRequest, found: Found) -> None:
     """Tell members of the nearest set what their own part lacks, where they have no reason of their own."""
     refusal = found.set_refusal
     if refusal is None:
@@ -90,7 +90,8 @@ def _fold_set_shortage(request: PlanRequest, found: Found) -> None:
     for node_id, shortage in zip(refusal.node_ids, refusal.shortage.members, strict=True):
         if shortage is not None:
             tag = refusal.shortage.arrangement.tag
-            found.refused.setdefault(node_id, TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage))
+            node = work.node_by_id[node_id]
+            found.refused.setdefault(node_id, short_of_memory(work, node, tag, shortage))
 
 
 def _code(request: PlanRequest, found: Found, nodes: Sequence[NodeRefusal]) -> str:

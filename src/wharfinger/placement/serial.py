@@ -176,6 +176,14 @@ def node_refusal_to_json(refusal: NodeRefusal) -> Json:
         "short_by_bytes": refusal.short_by_bytes,
         "parts": parts_to_json(refusal.parts),
         "missing_facts": list(refusal.missing_facts),
+        "counted": [
+            {
+                "device_index": pool.device_index,
+                "usable_bytes": pool.usable_bytes,
+                "figures": dict(pool.figures),
+            }
+            for pool in refusal.counted
+        ],
     }
 
 

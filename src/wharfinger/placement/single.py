@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from wharfinger.placement import backends, codes
+from wharfinger.placement import backends, codes, memory
 from wharfinger.placement.backends import DeviceUse
 from wharfinger.placement.fit import Arrangement, Fit, MemberShortage, Shortage, Stage, fit
 from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.ports import PORT_RANGE
 from wharfinger.placement.split import tensor_divides
-from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, Sharding
+from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, PoolCount, Sharding
 from wharfinger.placement.units import gib
 from wharfinger.placement.window import PLANNING_CONTEXT_TOKENS, WindowGoal
 from wharfinger.placement.workspace import NodePools, Workspace
@@ -28,6 +29,8 @@ class TagRefusal:
     shortage: MemberShortage | None = None
     missing: tuple[str, ...] = ()
     detail: str = ""
+    counted: tuple[PoolCount, ...] = ()
+    """The pools that are too small."""
 
 
 def gate(work: Workspace, node: NodeFacts, request: PlanRequest) -> str | None:
@@ -73,15 +76,31 @@ def fit_tag(work: Workspace, node: NodeFacts, tag: str, goal: WindowGoal) -> Fit
         return refused
     if offered.host_missing and not offered.host.shared and needs_host(work, tag):
         return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.host_missing)
-    key = (tag, goal, tuple((p.device_index, p.usable_bytes) for p in offered.devices), offered.host)
+    key = (tag, goal, tuple((p.device_index, p.domain, p.left_bytes) for p in offered.devices), offered.host)
     outcome = work.node_fits.get(key)
     if outcome is None:
         outcome = work.node_fits[key] = _fit_pools(work, tag, offered, goal)
     if isinstance(outcome, Shortage):
         if offered.missing:
             return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.missing)
-        return TagRefusal(codes.MEMORY_SHORT, tag, shortage=outcome.members[0])
+        return short_of_memory(work, node, tag, outcome.members[0])
     return outcome
+
+
+def short_of_memory(
+    work: Workspace, node: NodeFacts, tag: str, shortage: MemberShortage | None
+) -> TagRefusal:
+    """The refusal of a node that lacks memory, with how its pools were counted."""
+    if shortage is None:
+        return TagRefusal(codes.MEMORY_SHORT, tag)
+    pools = {pool.device_index: pool for pool in work.pools(node, tag).devices}
+    if None in shortage.pools and None not in pools:
+        pools[None] = memory.host_pool(node, work.reservations.get(node.node_id, ()))
+    counted = tuple(
+        PoolCount(index, pools[index].left_bytes, MappingProxyType({**(pools[index].counted or {})}))
+        for index in shortage.pools
+    )
+    return TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage, counted=counted)
 
 
 def needs_host(work: Workspace, tag: str) -> bool:
@@ -157,6 +176,7 @@ def node_refusal(node: NodeFacts, refusal: TagRefusal) -> NodeRefusal:
             short.usable,
             short.short_by,
             short.parts,
+            counted=refusal.counted,
         )
     if refusal.missing:
         message = f"{node.name} has not reported {', '.join(refusal.missing)} yet (needed for {refusal.tag})"

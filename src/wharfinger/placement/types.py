@@ -141,6 +141,8 @@ class FleetSnapshot:
     links: tuple[LinkFacts, ...] = ()
     reservations: tuple[ReservationFacts, ...] = ()
     instances: tuple[InstanceFacts, ...] = ()
+    links_supported: bool = True
+    """False where models are not run over several machines at all: wider plans are refused, never pending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,19 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolCount:
+    """How the usable bytes of a memory pool were counted."""
+
+    device_index: int | None
+    """``None`` is the RAM pool."""
+    usable_bytes: int
+    """Negative when more is claimed than there is."""
+    figures: Mapping[str, int]
+    """``total_bytes``, ``used_bytes``, ``claimed_bytes`` (reservations), ``unseen_bytes`` (of those, what telemetry
+    does not show yet), ``ram_available_bytes`` and so on, as the pool's rule reads them."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRefusal:
     """Why one node is out: which filter, and the arithmetic when it is memory."""
 
@@ -278,11 +293,16 @@ class NodeRefusal:
     code: str
     message: str
     needed_bytes: int | None = None
+    """Of the memory that is too small; so are the next two. Pools with room to spare do not count."""
     usable_bytes: int | None = None
+    """Negative when more is claimed than there is."""
     short_by_bytes: int | None = None
+    """``needed_bytes - usable_bytes``."""
     parts: tuple[MemoryPart, ...] = ()
     missing_facts: tuple[str, ...] = ()
     """For pending answers: the facts that have not been measured."""
+    counted: tuple[PoolCount, ...] = ()
+    """The pools that are too small."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from wharfinger.placement.memory.context import (
 )
 from wharfinger.placement.memory.footprint import footprint, kv_bytes_per_token, kv_cache_bytes
 from wharfinger.placement.memory.interface import Footprint, Pool, ShardShape
-from wharfinger.placement.memory.pools import host_pool, node_cap_left, shares_host_memory, usable
+from wharfinger.placement.memory.pools import host_pool, node_cap_left, usable
 from wharfinger.placement.memory.profile import layer_weight_bytes
 
 __all__ = [
@@ -29,6 +29,5 @@ __all__ = [
     "layer_weight_bytes",
     "node_cap_left",
     "reserves_context_at_load",
-    "shares_host_memory",
     "usable",
 ]

@@ -45,6 +45,10 @@ class Footprint:
         return sum(part.size_bytes for part in self.host_parts)
 
 
+RAM_DOMAIN = "ram"
+"""The memory domain of RAM and of every device that shares it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Memory of one kind on one node that shards may use now."""
@@ -56,3 +60,12 @@ class Pool:
     missing: tuple[str, ...] = ()
     counted: Mapping[str, int] | None = None
     """The figures that led to ``usable_bytes`` by name, for explanations."""
+    domain: str = RAM_DOMAIN
+    """Pools of one domain are one memory: what is charged to them together must fit each of them."""
+    deficit_bytes: int = 0
+    """How far claims exceed what there is, where nothing is usable."""
+
+    @property
+    def left_bytes(self) -> int:
+        """``usable_bytes``, or less than nothing where claims exceed what there is; 0 when not measured."""
+        return (self.usable_bytes or 0) - self.deficit_bytes

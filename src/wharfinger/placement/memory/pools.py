@@ -13,7 +13,8 @@ gb10       min(total - used, available - 16 GiB, 0.75 RAM total)
 system     min(available, 0.75 total) of RAM
 =========  =====================================================================================
 
-Unified memory (apple, apu, gb10) is one memory: reservations of the node's RAM and of its devices both count.
+Unified memory (apple, apu, gb10) is one memory: reservations of the node's RAM and of its unified devices both count,
+those of discrete cards do not. Its pools and RAM are one ``domain``, and what is charged to them adds up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 
 from wharfinger.placement.memory.backends import CPU, compute_on
 from wharfinger.placement.memory.elements import GIB
-from wharfinger.placement.memory.interface import Pool
+from wharfinger.placement.memory.interface import RAM_DOMAIN, Pool
 from wharfinger.placement.types import DeviceFacts, MemoryKind, NodeFacts, ReservationFacts
 
 OS_HEADROOM_BYTES = 16 * GIB
@@ -85,22 +86,15 @@ def host_pool(node: NodeFacts, reservations: Iterable[ReservationFacts]) -> Pool
     return _ram_pool(node, _claims_by_pool(node.node_id, reservations))
 
 
-def shares_host_memory(node: NodeFacts, device_index: int | None) -> bool:
-    """Whether a pool and the node's RAM are the same memory, so that host parts come out of the pool as well."""
-    if device_index is None:
-        return True
-    return any(
-        device.index == device_index and device.memory_kind is not MemoryKind.DISCRETE
-        for device in node.devices
-    )
-
-
 def node_cap_left(node: NodeFacts, reservations: Iterable[ReservationFacts]) -> int | None:
-    """What the operator's cap leaves over all pools of the node; ``None`` when there is no cap."""
+    """What the operator's cap leaves over all pools of the node; ``None`` when there is no cap.
+
+    Below zero when more is claimed than the cap allows.
+    """
     if node.memory_cap_bytes is None:
         return None
     claims = _claims_by_pool(node.node_id, reservations)
-    return max(0, node.memory_cap_bytes - sum(pool.total for pool in claims.values()))
+    return node.memory_cap_bytes - _all(claims).total
 
 
 def _runs_on(device: DeviceFacts, compute: str) -> bool:
@@ -144,6 +138,7 @@ def _discrete_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None
             "claimed_bytes": own.total,
             "unseen_bytes": own.unseen,
         },
+        domain=f"device:{device.index}",
     )
 
 
@@ -153,7 +148,7 @@ def _apu_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Cl
     if total is None or used is None or gtt is None or available is None or ram is None:
         figures = {"total_bytes": total, "used_bytes": used, "gtt_total_bytes": gtt}
         return _missing(device.index, figures | {"ram_available_bytes": available, "ram_total_bytes": ram})
-    own = _all(claims)
+    own = _of_ram(node, claims)
     carve_out = min(total - used, vram_cap(total))
     return _pool(
         node,
@@ -178,7 +173,7 @@ def _gb10_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _C
     if total is None or used is None or available is None or ram is None:
         figures = {"total_bytes": total, "used_bytes": used}
         return _missing(device.index, figures | {"ram_available_bytes": available, "ram_total_bytes": ram})
-    own = _all(claims)
+    own = _of_ram(node, claims)
     return _pool(
         node,
         claims,
@@ -200,7 +195,7 @@ def _ram_pool(node: NodeFacts, claims: dict[int | None, _Claims], device_index: 
     available, total = node.ram_available_bytes, node.ram_total_bytes
     if available is None or total is None:
         return _missing(device_index, {"ram_available_bytes": available, "ram_total_bytes": total})
-    own = _all(claims) if _is_unified(node) else claims.get(None, _Claims())
+    own = _of_ram(node, claims)
     return _pool(
         node,
         claims,
@@ -216,8 +211,12 @@ def _ram_pool(node: NodeFacts, claims: dict[int | None, _Claims], device_index: 
     )
 
 
-def _is_unified(node: NodeFacts) -> bool:
-    return any(device.memory_kind is not MemoryKind.DISCRETE for device in node.devices)
+def _of_ram(node: NodeFacts, claims: dict[int | None, _Claims]) -> _Claims:
+    """Claims on the RAM domain. On a machine with unified memory an unreported device counts as unified."""
+    if all(device.memory_kind is MemoryKind.DISCRETE for device in node.devices):
+        return claims.get(None, _Claims())
+    own = {device.index for device in node.devices if device.memory_kind is MemoryKind.DISCRETE}
+    return _all({index: claim for index, claim in claims.items() if index not in own})
 
 
 def _all(claims: dict[int | None, _Claims]) -> _Claims:
@@ -234,12 +233,19 @@ def _pool(
     free: int,
     cap: int,
     counted: dict[str, int],
+    domain: str = RAM_DOMAIN,
 ) -> Pool:
     size_bytes = min(free, cap)
     if node.memory_cap_bytes is not None:
         counted["memory_cap_bytes"] = node.memory_cap_bytes
         size_bytes = min(size_bytes, node.memory_cap_bytes - _all(claims).total)
-    return Pool(device_index=device_index, usable_bytes=max(0, size_bytes), counted=counted)
+    return Pool(
+        device_index=device_index,
+        usable_bytes=max(0, size_bytes),
+        counted=counted,
+        domain=domain,
+        deficit_bytes=max(0, -size_bytes),
+    )
 
 
 def _missing(device_index: int | None, figures: dict[str, int | None]) -> Pool:

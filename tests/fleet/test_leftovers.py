@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from wharfinger.fleet.agent import AgentError
+from wharfinger.fleet.agent import AgentError, RunnerSpec, StopDeadlines
 from wharfinger.fleet.leftovers import KEPT_DIRECTORIES, sweep
 from wharfinger.fleet.local import LocalAgent
 from wharfinger.fleet.process_group import ProcessIdentity, group_members
@@ -103,6 +104,34 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
         (tmp_path / f"runner-{number:02d}" / "log").write_text("x")
     sweep(tmp_path)
     assert len(list(tmp_path.iterdir())) == KEPT_DIRECTORIES
+
+
+async def test_forgetting_keeps_the_newest_logs_and_those_of_known_runners(
+    agent: LocalAgent, tiny_spec: Callable[..., RunnerSpec], tmp_path: Path
+) -> None:
+    runners = tmp_path / "data" / "runners"
+    known, forgotten = tiny_spec(runner_id="known"), tiny_spec(runner_id="forgotten")
+    for spec in (known, forgotten):
+        await agent.start_runner(spec)
+        await agent.stop_runner(spec.runner_id, StopDeadlines())
+    for number in range(KEPT_DIRECTORIES):
+        old = runners / f"old-{number:02d}"
+        old.mkdir()
+        os.utime(old, (1_000_000 + number, 1_000_000 + number))
+    os.utime(runners / "known", (1, 1))
+    await agent.forget_runner("forgotten")
+    left = {path.name for path in runners.iterdir()}
+    assert left == {"known", "forgotten", *(f"old-{number:02d}" for number in range(1, KEPT_DIRECTORIES))}
+
+
+async def test_forgetting_works_without_the_directory(
+    agent: LocalAgent, tiny_spec: Callable[..., RunnerSpec], tmp_path: Path
+) -> None:
+    await agent.start_runner(tiny_spec(runner_id="r"))
+    await agent.stop_runner("r", StopDeadlines())
+    (tmp_path / "data" / "runners").rename(tmp_path / "elsewhere")
+    await agent.forget_runner("r")
+    assert await agent.runners() == ()
 
 
 async def test_start_ends_what_an_earlier_process_left(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -90,11 +92,59 @@ def test_a_disk_that_refuses_does_not_block_the_writer(tmp_path: Path) -> None:
     log, ended = RunnerLog(directory), threading.Event()
     directory.rmdir()
     read_fd, write_fd = os.pipe()
-    LogPump(read_fd, log, ended.set)
+    LogPump(read_fd, log, ended.set, retry_s=0)
     for _ in range(64):
         os.write(write_fd, b"x" * 65536)  # more than a pipe holds: returns only because somebody reads
     os.close(write_fd)
     assert ended.wait(5)
+
+
+def wait_until_emptied(read_end: int) -> None:
+    """Returns when the pump has taken everything out of the pipe."""
+    deadline = time.monotonic() + 5
+    while select.select([read_end], [], [], 0)[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_disk_that_takes_data_again_is_written_again_and_the_gap_is_noted(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    log, ended = RunnerLog(directory), threading.Event()
+    read_fd, write_fd = os.pipe()
+    LogPump(read_fd, log, ended.set, retry_s=1.0)
+    os.write(write_fd, b"lost one\n")
+    wait_until_emptied(read_fd)
+    os.write(write_fd, b"lost two\n")  # too early to be tried again; taken only once the first was refused
+    wait_until_emptied(read_fd)
+    directory.mkdir()
+    time.sleep(1.1)
+    os.write(write_fd, b"kept\n")
+    os.close(write_fd)
+    assert ended.wait(5)
+    assert log.read(0, 1000).data == (
+        b"\n[up to 18 bytes of this log could not be written: No such file or directory]\nkept\n"
+    )
+
+
+def test_a_gap_at_the_end_is_noted_too(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    log, ended = RunnerLog(directory), threading.Event()
+    read_fd, write_fd = os.pipe()
+    LogPump(read_fd, log, ended.set, retry_s=60)
+    for word in (b"last ", b"words"):  # the second is taken only once the first was refused
+        os.write(write_fd, word)
+        wait_until_emptied(read_fd)
+    directory.mkdir()
+    os.close(write_fd)
+    assert ended.wait(5)
+    assert b"[up to 10 bytes of this log could not be written" in log.read(0, 1000).data
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_is_an_error_of_the_append(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        RunnerLog(tmp_path).append(b"x")
 
 
 @pytest.mark.parametrize(

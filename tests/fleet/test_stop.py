@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 
 from support.local_node import demo_spec, wait_for_state
+from wharfinger.fleet import local
 from wharfinger.fleet.agent import RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.fleet.local import LocalAgent
 from wharfinger.fleet.process_group import ProcessIdentity, group_members
@@ -141,6 +144,47 @@ async def test_closing_stops_all_runners(agent: LocalAgent, tiny_spec: MakeSpec)
     await wait_for_state(agent, specs[0].runner_id, RunnerState.READY)
     await agent.close()
     assert [r.state for r in await agent.runners()] == [RunnerState.SHUTDOWN] * 3
+
+
+async def test_closing_ends_the_others_when_one_survives_and_says_which(
+    agent: LocalAgent,
+    tiny_spec: MakeSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A process that no signal ends, because the system call does nothing for its group."""
+    monkeypatch.setattr(local, "_CLOSE", StopDeadlines(ask_s=0.2, terminate_s=0.2, kill_s=0.2))
+    specs = [tiny_spec(runner_id=name) for name in ("immortal", "other", "third")]
+    pids = {}
+    for spec in specs:
+        await agent.start_runner(spec)
+        pids[spec.runner_id] = (await wait_for_state(agent, spec.runner_id, RunnerState.READY)).pid
+    immortal = pids["immortal"]
+    assert immortal is not None
+    os.kill(immortal, signal.SIGSTOP)
+    for child in psutil.Process(immortal).children():
+        child.suspend()
+    real = os.killpg
+    with monkeypatch.context() as kernel:
+        kernel.setattr(os, "killpg", lambda pid, number: None if pid == immortal else real(pid, number))
+        await agent.close()
+    states = {r.runner_id: r.state for r in await agent.runners()}
+    assert states == {
+        "immortal": RunnerState.SHUTTING_DOWN,
+        "other": RunnerState.SHUTDOWN,
+        "third": RunnerState.SHUTDOWN,
+    }
+    told = capsys.readouterr().out
+    assert "runner_not_ended" in told
+    assert "runner_id=immortal" in re.sub(r"\x1b\[[0-9;]*m", "", told)
+    assert "runner_survived_kill" in told
+    after = LocalAgent(
+        tmp_path / "data"
+    )  # the directory was let go of, and the next start ends what was left
+    assert await after.start() == ("immortal",)
+    assert not psutil.pid_exists(immortal) or psutil.Process(immortal).status() == psutil.STATUS_ZOMBIE
+    await after.close()
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_control_group_limits_are_read_outwards_and_file_cache_is_given_back(tmp
         (group / "memory.max").write_text(f"{limit}\n")
         (group / "memory.current").write_text(f"{current}\n")
         (group / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
-    assert cgroup_limits(tmp_path, "/machine/inner") == [(8 * GIB, 2 * GIB)]
-    assert cgroup_limits(tmp_path, "/") == []
+    assert cgroup_limits(tmp_path, "/machine/inner", 0) == [(8 * GIB, 2 * GIB)]
+    assert cgroup_limits(tmp_path, "/", 0) == []
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,15 @@ class NodeReport(AgentValue):
     load_1m: float | None
     ram_total_bytes: int | None
     ram_available_bytes: int | None
+    """What a new process could take: what the system calls available, less ``mapped_model_bytes``, which it counts as
+    available although runners need it."""
     swap_total_bytes: int | None
     swap_available_bytes: int | None
     disk_total_bytes: int | None
     disk_free_bytes: int | None
+    mapped_model_bytes: int | None = None
+    """Resident file pages that living runners have mapped, mostly model weights. Taken off ``ram_available_bytes``
+    already. Linux only."""
     devices: tuple[DeviceReport, ...] = ()
     engines: tuple[EngineReport, ...] = ()
     missing: dict[str, str] = Field(default_factory=dict)
@@ -203,7 +208,19 @@ class NodeAgent(Protocol):
         ...
 
     async def report(self) -> NodeReport:
-        """Measure the node now."""
+        """Measure the node now.
+
+        Raises:
+            AgentError: ``telemetry_timeout`` when a driver or a disk hangs; what was measured before goes on ageing.
+        """
+        ...
+
+    async def has_files(self, paths: tuple[str, ...]) -> tuple[bool, ...]:
+        """Whether each of ``paths`` is a file on the node's own disks now.
+
+        Raises:
+            AgentError: ``files_timeout`` when a disk hangs, so that it is not known.
+        """
         ...
 
     async def start_runner(self, spec: RunnerSpec) -> RunnerReport:
@@ -223,7 +240,7 @@ class NodeAgent(Protocol):
         ...
 
     async def forget_runner(self, runner_id: str) -> None:
-        """Drop an ended runner's record (its log file stays until rotation removes it)."""
+        """Drop an ended runner's record; of logs of forgotten runners a node keeps the newest only."""
         ...
 
     async def read_log(self, runner_id: str, offset: int, limit_bytes: int) -> LogChunk:

@@ -15,8 +15,10 @@ _VM_STAT_LINE: Final = re.compile(r'^"?(?P<name>[^":]+)"?:\s+(?P<pages>\d+)\.', 
 _PAGE_SIZE: Final = re.compile(r"page size of (\d+) bytes")
 
 
-def measure_ram() -> tuple[int, int]:
+def measure_ram(mapped_bytes: int) -> tuple[int, int]:
     """Total and available bytes of RAM, never more than this process's control groups allow.
+
+    ``mapped_bytes`` of file pages are in use by runners, so they are not available although the kernel could drop them.
 
     Linux: the kernel's own estimate of what can be had without swapping. macOS: total less wired, anonymous and
     compressor pages, so that the file cache counts as free.
@@ -28,7 +30,8 @@ def measure_ram() -> tuple[int, int]:
             ["/usr/bin/vm_stat"], capture_output=True, text=True, timeout=5, check=False
         ).stdout
         return total, available_from_vm_stat(text, total) or available
-    for limit, used in _cgroup_limits():
+    available = max(0, available - mapped_bytes)
+    for limit, used in _cgroup_limits(mapped_bytes):
         total = min(total, limit)
         available = min(available, max(0, limit - used))
     return total, available
@@ -44,17 +47,17 @@ def available_from_vm_stat(text: str, total_bytes: int) -> int | None:
     return max(0, total_bytes - sum(pages[name] for name in names) * int(size[1]))
 
 
-def _cgroup_limits() -> list[tuple[int, int]]:
+def _cgroup_limits(mapped_bytes: int) -> list[tuple[int, int]]:
     """Limit and irreclaimable use of each control group (version 2) that this process is in and that has a limit."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
     groups = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
-    return cgroup_limits(_CGROUP_ROOT, groups[0]) if groups else []
+    return cgroup_limits(_CGROUP_ROOT, groups[0], mapped_bytes) if groups else []
 
 
-def cgroup_limits(root: Path, group: str) -> list[tuple[int, int]]:
+def cgroup_limits(root: Path, group: str, mapped_bytes: int) -> list[tuple[int, int]]:
     """As :func:`measure_ram` needs it, for the control group ``group`` (``/a/b``) mounted at ``root``, outwards."""
     found: list[tuple[int, int]] = []
     at = root / group.lstrip("/")
@@ -63,7 +66,8 @@ def cgroup_limits(root: Path, group: str) -> list[tuple[int, int]]:
             limit = (at / "memory.max").read_text().strip()
             if limit != "max":
                 used = int((at / "memory.current").read_text())
-                found.append((int(limit), used - _file_cache(at)))
+                # Mapped pages that were moved to the active list are in use by the kernel's own count.
+                found.append((int(limit), used - max(0, _file_cache(at) - mapped_bytes)))
         except (OSError, ValueError):
             pass  # the root group has no such file, and version 1 has none at all
         if at in (root, at.parent):

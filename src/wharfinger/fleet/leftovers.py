@@ -20,7 +20,7 @@ from wharfinger.fleet.process_group import ProcessIdentity, group_members
 from wharfinger.fleet.supervisor import IDENTITY_FILE
 
 KEPT_DIRECTORIES: Final = 20
-"""Logs of ended runners kept, newest first."""
+"""Logs of forgotten runners kept, newest first."""
 _END_S: Final = 5.0
 _POLL_S: Final = 0.02
 _log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ def sweep(runners: Path) -> tuple[str, ...]:
             ended.append(record.parent.name)
             _log.info("leftover_runner_ended", runner_id=record.parent.name, pid=leader.pid)
         record.unlink(missing_ok=True)
-    _drop_old_logs(runners)
+    drop_old_logs(runners, frozenset())
     return tuple(ended)
 
 
@@ -71,9 +71,19 @@ def _kill(process: psutil.Process) -> None:
         return
 
 
-def _drop_old_logs(runners: Path) -> None:
-    directories = sorted(
-        (d for d in runners.iterdir() if d.is_dir()), key=lambda d: d.stat().st_mtime, reverse=True
-    )
+def drop_old_logs(runners: Path, known: frozenset[str]) -> None:
+    """Delete all but the newest directories below ``runners``; those of the ``known`` runner ids stay and do not count.
+
+    A directory that cannot be listed is logged and tried again the next time.
+    """
+    try:
+        directories = sorted(
+            (d for d in runners.iterdir() if d.name not in known and d.is_dir()),
+            key=lambda d: d.stat().st_mtime_ns,
+            reverse=True,
+        )
+    except OSError as error:
+        _log.warning("old_logs_not_dropped", path=str(runners), reason=error.strerror)
+        return
     for directory in directories[KEPT_DIRECTORIES:]:
         shutil.rmtree(directory, ignore_errors=True)

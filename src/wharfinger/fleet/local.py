@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import os
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-import psutil
+import structlog
 
 from wharfinger.engines.registry import engine_for
 from wharfinger.fleet.agent import (
@@ -25,15 +24,21 @@ from wharfinger.fleet.agent import (
     RunnerState,
     StopDeadlines,
 )
+from wharfinger.fleet.blocking import OneAtATime
 from wharfinger.fleet.identity import node_id
-from wharfinger.fleet.leftovers import sweep
+from wharfinger.fleet.leftovers import drop_old_logs, sweep
 from wharfinger.fleet.runner_log import RunnerLog
+from wharfinger.fleet.runner_memory import ModelProcess, with_resident_bytes
 from wharfinger.fleet.supervisor import Supervisor
 from wharfinger.fleet.telemetry import Telemetry
 
 _RUNNER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """It names a directory."""
 _MAX_READ_BYTES: Final = 4 * 1024 * 1024
+_ANSWER_S: Final = 5.0
+"""How long a driver or a disk may take to answer."""
+_CLOSE: Final = StopDeadlines()
+_log = structlog.get_logger(__name__)
 
 
 class LocalAgent:
@@ -56,7 +61,9 @@ class LocalAgent:
         self._starting = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
         self._lock_fd: int | None = None
+        self._measurements = OneAtATime[NodeReport]("telemetry", _ANSWER_S)
         self._measuring: asyncio.Task[NodeReport] | None = None
+        self._file_checks = OneAtATime[tuple[bool, ...]]("file-check", _ANSWER_S)
         self._closed = False
 
     @property
@@ -81,11 +88,43 @@ class LocalAgent:
         return ended
 
     async def report(self) -> NodeReport:
-        """Measure the node now, in a thread. Callers that ask at the same time share one measurement, so that a
-        driver that hangs takes one thread and not all of them."""
+        """Measure the node now. Callers that ask at the same time share one measurement.
+
+        Raises:
+            AgentError: ``telemetry_timeout`` when it takes longer than 5 s. No other is started while it hangs.
+        """
         if self._measuring is None or self._measuring.done():
-            self._measuring = asyncio.create_task(asyncio.to_thread(self._telemetry.measure))
+            self._measuring = asyncio.create_task(self._measure())
         return await asyncio.shield(self._measuring)
+
+    async def _measure(self) -> NodeReport:
+        living = tuple(
+            ModelProcess(s.report.pid, s.spec.model_path)
+            for s in self._supervisors.values()
+            if s.report.pid is not None and not s.report.state.ended
+        )
+        try:
+            return await self._measurements.run(lambda: self._telemetry.measure(living))
+        except TimeoutError:
+            raise AgentError(
+                "telemetry_timeout",
+                f"node {self._node_id} could not be measured within {_ANSWER_S:g} s: a driver or the disk of "
+                f"{self._data_dir} hangs; look at the system's log, and restart the machine if it stays",
+            ) from None
+
+    async def has_files(self, paths: tuple[str, ...]) -> tuple[bool, ...]:
+        """Whether each of ``paths`` is a file on this node now; one that cannot be looked at is not.
+
+        Raises:
+            AgentError: ``files_timeout`` when the disk does not answer within 5 s.
+        """
+        try:
+            return await self._file_checks.run(lambda: tuple(os.path.isfile(path) for path in paths))
+        except TimeoutError:
+            raise AgentError(
+                "files_timeout",
+                f"node {self._node_id} could not look for {len(paths)} files within {_ANSWER_S:g} s: a disk hangs",
+            ) from None
 
     async def start_runner(self, spec: RunnerSpec) -> RunnerReport:
         """Start a runner and return at once; a live one of the same id is adopted.
@@ -119,7 +158,7 @@ class LocalAgent:
     async def runners(self) -> tuple[RunnerReport, ...]:
         """All runners, live ones with their resident memory, sorted by id."""
         reports = [s.report for _, s in sorted(self._supervisors.items())]
-        return await asyncio.to_thread(_with_memory, reports)
+        return await asyncio.to_thread(with_resident_bytes, reports)
 
     async def wait_runner(self, runner_id: str, since: RunnerReport | None, timeout_s: float) -> RunnerReport:
         """Return when the runner's report differs from ``since`` in state or progress, or at the timeout.
@@ -141,17 +180,23 @@ class LocalAgent:
         return await supervisor.stop(deadlines)
 
     async def forget_runner(self, runner_id: str) -> None:
-        """Drop an ended runner's record; an unknown id is a success.
+        """Drop an ended runner's record; an unknown id is a success. The newest logs of forgotten runners stay, the
+        others are deleted.
 
         Raises:
             AgentError: ``runner_live`` when it still runs.
         """
-        supervisor = self._supervisors.get(runner_id)
-        if supervisor is None:
-            return
-        if not supervisor.report.state.ended:
-            raise AgentError("runner_live", f"runner {runner_id} still runs; stop it before forgetting it")
-        del self._supervisors[runner_id]
+        # Not while one starts: it may be of an id whose old log is about to go.
+        async with self._starting:
+            supervisor = self._supervisors.get(runner_id)
+            if supervisor is None:
+                return
+            if not supervisor.report.state.ended:
+                raise AgentError(
+                    "runner_live", f"runner {runner_id} still runs; stop it before forgetting it"
+                )
+            del self._supervisors[runner_id]
+            await asyncio.to_thread(drop_old_logs, self._runners_dir, frozenset(self._supervisors))
 
     async def read_log(self, runner_id: str, offset: int, limit_bytes: int) -> LogChunk:
         """Read a log from ``offset``, negative from the end; also that of a runner of an earlier start.
@@ -180,25 +225,33 @@ class LocalAgent:
         )
 
     async def close(self) -> None:
-        """Stop every runner, all at once, and let go of the data directory."""
+        """Stop every runner, all at once, and let go of the data directory.
+
+        Never raises for a runner that survives: the process is ending, the log names the runner, and the next start
+        looks for it.
+        """
         async with self._starting:
             self._closed = True
+        supervisors = tuple(self._supervisors.items())
         results = await asyncio.gather(
-            *(supervisor.stop(StopDeadlines()) for supervisor in self._supervisors.values()),
-            return_exceptions=True,
+            *(supervisor.stop(_CLOSE) for _, supervisor in supervisors), return_exceptions=True
         )
+        for (runner_id, supervisor), result in zip(supervisors, results, strict=True):
+            if isinstance(result, BaseException):
+                code = result.code if isinstance(result, AgentError) else type(result).__name__
+                _log.error("runner_not_ended", runner_id=runner_id, pid=supervisor.report.pid, code=code)
         if self._session is not None:
             await self._session.close()
             self._session = None
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
 
     def _take_directory(self) -> None:
-        """Hold a file lock while the agent lives; the kernel drops it however this process ends."""
+        """Hold a file lock while the agent lives; the kernel drops it however this process ends.
+
+        The control plane locks its directory, too, before it touches the database; this one is for agents without it.
+        """
         path = self._data_dir / "agent.lock"
         try:
             self._runners_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,29 +327,6 @@ def _check(spec: RunnerSpec) -> None:
             "engine_missing",
             f"no engine for backend {spec.backend} is installed on this node: {engine.install_hint}",
         )
-
-
-def _with_memory(reports: list[RunnerReport]) -> tuple[RunnerReport, ...]:
-    return tuple(
-        r
-        if r.pid is None or r.state.ended
-        else r.model_copy(update={"resident_bytes": _resident_bytes(r.pid)})
-        for r in reports
-    )
-
-
-def _resident_bytes(pid: int) -> int | None:
-    """Resident bytes of a runner's process and its descendants; pages they share count once for each."""
-    try:
-        leader = psutil.Process(pid)
-        members = [leader, *leader.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return None
-    total = 0
-    for member in members:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += member.memory_info().rss
-    return total
 
 
 def whole_characters(data: bytes) -> bytes:

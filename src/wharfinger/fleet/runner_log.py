@@ -6,8 +6,10 @@ every part in the whole log can be read from the file names, also after a restar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ PART_BYTES: Final = 8 * 1024 * 1024
 """Size at which a part is rotated."""
 PARTS: Final = 3
 """Parts kept, the current one included."""
+RETRY_S: Final = 3.0
+"""How often a disk that refused is tried again."""
 TAIL_LINES: Final = 40
 _TAIL_BYTES: Final = 32 * 1024
 _READ_BYTES: Final = 64 * 1024
@@ -57,7 +61,9 @@ class RunnerLog:
             if size_bytes >= self._part_bytes:
                 self._rotate()
             with current.open("ab", buffering=0) as file:
-                file.write(data)
+                # A disk that fills up takes a part first and refuses the rest.
+                while data:
+                    data = data[file.write(data) :]
 
     def read(self, offset: int, limit_bytes: int) -> LogSlice:
         """Up to ``limit_bytes`` from ``offset``; negative counts from the end. What rotation dropped is skipped."""
@@ -111,8 +117,11 @@ class RunnerLog:
 class LogPump:
     """A thread that moves a pipe into a log, so that no slow disk ever blocks the event loop."""
 
-    def __init__(self, read_fd: int, log: RunnerLog, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, read_fd: int, log: RunnerLog, on_end: Callable[[], None], *, retry_s: float = RETRY_S
+    ) -> None:
         """Start pumping. ``on_end`` is called in the thread once every holder of the pipe's other end is gone."""
+        self._retry_s = retry_s
         self._read_fd = read_fd
         self._log = log
         self._on_end = on_end
@@ -120,16 +129,29 @@ class LogPump:
         self._thread.start()
 
     def _run(self) -> None:
-        writable = True
+        lost_bytes, reason, retry_at = 0, "", 0.0
         try:
             while data := os.read(self._read_fd, _READ_BYTES):
-                if not writable:
+                # A full or read-only disk must not stop the runner: go on emptying the pipe, without a log for a while.
+                if lost_bytes and time.monotonic() < retry_at:
+                    lost_bytes += len(data)
                     continue
                 try:
+                    if lost_bytes:
+                        self._log.append(_gap(lost_bytes, reason))
+                        lost_bytes = 0
                     self._log.append(data)
-                except OSError:
-                    # A full or read-only disk must not stop the runner: go on emptying the pipe, without a log.
-                    writable = False
+                except OSError as error:
+                    lost_bytes += len(data)
+                    reason = error.strerror or type(error).__name__
+                    retry_at = time.monotonic() + self._retry_s
+            if lost_bytes:
+                with contextlib.suppress(OSError):
+                    self._log.append(_gap(lost_bytes, reason))
         finally:
             os.close(self._read_fd)
             self._on_end()
+
+
+def _gap(lost_bytes: int, reason: str) -> bytes:
+    return f"\n[up to {lost_bytes} bytes of this log could not be written: {reason}]\n".encode()

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from wharfinger.engines.ports import PORTS
 from wharfinger.fleet.agent import DeviceReport, EngineReport, NodeReport
 from wharfinger.fleet.devices import Nvidia, amd_devices, apple_devices
 from wharfinger.fleet.host_memory import measure_ram
+from wharfinger.fleet.runner_memory import ModelProcess, mapped_model_bytes
 
 _DRM: Final = Path("/sys/class/drm")
 _TCP_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -52,15 +54,18 @@ class Telemetry:
             )
             self._engines_missing = {f"engines.{name}": reason for name, reason in missing.items()}
 
-    def measure(self) -> NodeReport:
-        """The node now."""
+    def measure(self, living: Iterable[ModelProcess] = ()) -> NodeReport:
+        """The node now, with the runners that live on it."""
         self.find_engines()
         with self._lock:
-            return self._measure()
+            return self._measure(living)
 
-    def _measure(self) -> NodeReport:
+    def _measure(self, living: Iterable[ModelProcess]) -> NodeReport:
         missing = dict(self._engines_missing)
-        ram_total, ram_available = measure_ram()
+        mapped, unmapped_reason = mapped_model_bytes(living)
+        if unmapped_reason is not None:
+            missing["mapped_model_bytes"] = unmapped_reason
+        ram_total, ram_available = measure_ram(mapped or 0)
         swap_total, swap_available = _swap(missing)
         disk_total, disk_free = _disk(self._data_dir, missing)
         cpu_percent = psutil.cpu_percent(None)
@@ -83,6 +88,7 @@ class Telemetry:
             swap_available_bytes=swap_available,
             disk_total_bytes=disk_total,
             disk_free_bytes=disk_free,
+            mapped_model_bytes=mapped,
             devices=self._devices(ram_total, missing),
             engines=self._engines or (),
             used_ports=_listening_ports(missing),

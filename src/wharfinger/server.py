@@ -159,8 +159,8 @@ async def running(
             settings, database, CatalogLibrary(database), {agent.node_id: agent}, table, secret, owner
         )
         gateway = Gateway(table, authenticator.authenticate)
-        if database.is_sqlite:
-            await control.operations.release_leases_of_previous_owner(f"{agent.node_id}:")
+        # Whoever held them ran on this data directory, whose lock is ours now.
+        await control.operations.release_leases_of_previous_owner(f"{agent.node_id}:")
         stack.push_async_callback(gateway.shutdown)
         await gateway.startup()
         stack.push_async_callback(control.close)

@@ -129,3 +129,18 @@ def test_malformed_instances_name_the_field(client: httpx.Client, wrong: dict[st
     response = client.post("/instance", json={"instance": wrong})
     assert response.status_code == 422
     assert response.json()["error"]["param"] == param
+
+
+def test_the_same_key_with_another_placement_is_refused(
+    client: httpx.Client, server: Server, placement: dict[str, Any]
+) -> None:
+    body(placement)["instanceId"] = "mine-3"
+    key = {"Idempotency-Key": "exact-3"}
+    first = client.post("/instance", json={"instance": placement}, headers=key)
+    assert first.status_code == 200
+    assert client.post("/instance", json={"instance": placement}, headers=key).json() == first.json()
+    shard(placement)["resolvedBackend"] = None
+    other = client.post("/instance", json={"instance": placement}, headers=key)
+    assert (other.status_code, other.json()["error"]["reason"]) == (409, "idempotency_key_reused")
+    client.delete("/instance/mine-3")
+    server.wait_status("mine-3", "deleted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
@@ -16,6 +17,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
 from wharfinger.placement.memory import MAX_CONTEXT_TOKENS
 from wharfinger.placement.types import FleetSnapshot, InstanceMeta, PlanRequest, PlanResult, Sharding
+from wharfinger.workflows.admission import Asked
 
 router = APIRouter(tags=["Instances"])
 
@@ -97,9 +99,12 @@ async def create_instance(
     def planner(snapshot: FleetSnapshot) -> PlanResult:
         return check_exact(snapshot, card, placement, request)
 
-    admitted = await control.create(
-        card, instance.instance_id, request, planner, idempotency_key=idempotency_key
+    asked = Asked(
+        {"placement": asdict(placement), "excluded_node_ids": sorted(instance.excluded_nodes)}
+        | {"context_tokens": instance.context_token_limit},
+        idempotency_key,
     )
+    admitted = await control.create(card, instance.instance_id, asked, planner)
     return acknowledgement(admitted, admitted.operation.operation_id)
 
 

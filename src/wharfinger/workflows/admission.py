@@ -19,7 +19,6 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.operations.model import Conflict, NewOperation, Operation
 from wharfinger.operations.store import OperationStore
 from wharfinger.placement.planner import plan
-from wharfinger.placement.serial import request_to_json
 from wharfinger.placement.types import FleetSnapshot, NodeFacts, Plan, PlanRequest, PlanResult, Refusal
 from wharfinger.store.database import Database
 from wharfinger.workflows.facts import fleet_snapshot
@@ -38,6 +37,9 @@ INSTANCE = "instance"
 ADMISSION_LOCK = 0x57_48_41_52
 """PostgreSQL advisory lock that serialises admissions over replicas; SQLite has one writer anyway."""
 
+WAIT_DEADLINE_S = 900.0
+"""How long launching or stopping an instance may wait in all for something that does not come."""
+
 Planner = Callable[[FleetSnapshot], PlanResult]
 
 
@@ -47,6 +49,14 @@ class PlacementRefused(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client sent, before any default of ours: the same key and body mean the same launch."""
+
+    body: dict[str, Any]
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +80,11 @@ class Admission:
         self,
         nodes: list[NodeFacts],
         card: ModelCard,
+        asked: Asked,
         request: PlanRequest,
         catalog: list[ModelCard],
-        idempotency_key: str | None,
     ) -> Admitted:
-        """Quick launch: the best plan of this moment.
+        """Quick launch: the best plan of this moment for ``request``, which is what was asked with our defaults.
 
         Raises:
             PlacementRefused: nothing fits, or facts are still missing.
@@ -84,38 +94,26 @@ class Admission:
         def best(snapshot: FleetSnapshot) -> PlanResult:
             return plan(snapshot, card, request, catalog=catalog)
 
-        body = {"model_id": card.model_id, "request": request_to_json(request)}
-        return await self._admit(nodes, card, best, body, _instance_id(idempotency_key), idempotency_key)
+        return await self._admit(nodes, card, best, asked, _instance_id(asked.idempotency_key))
 
     async def create(
-        self,
-        nodes: list[NodeFacts],
-        card: ModelCard,
-        instance_id: str,
-        request: PlanRequest,
-        planner: Planner,
-        idempotency_key: str | None,
+        self, nodes: list[NodeFacts], card: ModelCard, instance_id: str, asked: Asked, planner: Planner
     ) -> Admitted:
         """Exact create: ``planner`` checks the caller's own placement against the snapshot."""
-        body = {"model_id": card.model_id, "request": request_to_json(request), "exact": True}
-        return await self._admit(nodes, card, planner, body, instance_id, idempotency_key)
+        return await self._admit(nodes, card, planner, asked, instance_id)
 
     async def _admit(
-        self,
-        nodes: list[NodeFacts],
-        card: ModelCard,
-        planner: Planner,
-        body: dict[str, Any],
-        instance_id: str,
-        idempotency_key: str | None,
+        self, nodes: list[NodeFacts], card: ModelCard, planner: Planner, asked: Asked, instance_id: str
     ) -> Admitted:
+        body = {"model_id": card.model_id, "request": asked.body}
         new = NewOperation(
             kind=LAUNCH,
             resource_type=INSTANCE,
             resource_name=instance_id,
             request=body | {"instance_id": instance_id},
-            idempotency_key=idempotency_key,
+            idempotency_key=asked.idempotency_key,
             cleanup_if_unstarted=True,
+            wait_deadline_s=WAIT_DEADLINE_S,
         )
         async with self._database.begin() as connection:
             await self._serialise(connection)

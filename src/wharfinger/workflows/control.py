@@ -18,17 +18,21 @@ from wharfinger.operations.store import OperationStore
 from wharfinger.operations.worker import Worker
 from wharfinger.placement.hypothetical import add_what_if
 from wharfinger.placement.previews import PreviewAnswer, preview_answer
+from wharfinger.placement.serial import request_to_json
 from wharfinger.placement.types import FleetSnapshot, NodeFacts, PlanRequest, Sharding
 from wharfinger.routing.targets import RouteTable
 from wharfinger.settings import Settings
 from wharfinger.store.database import Database
+from wharfinger.store.errors import StoreUnavailable
 from wharfinger.workflows import instances as rows
 from wharfinger.workflows.admission import (
     INSTANCE,
     LAUNCH,
     STOP,
+    WAIT_DEADLINE_S,
     Admission,
     Admitted,
+    Asked,
     PlacementRefused,
     Planner,
 )
@@ -145,6 +149,10 @@ class ControlPlane:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.routes.withdraw_all()
+        except StoreUnavailable as error:
+            log.warning("routes not withdrawn, the next start does it", reason=str(error))
         await asyncio.gather(*(agent.close() for agent in self.fleet.agents.values()))
 
     @property
@@ -205,7 +213,11 @@ class ControlPlane:
             await self.fleet.measure()
             try:
                 admitted = await self.admission.place(
-                    await self._facts(), entry.card, self.with_defaults(request), catalog, idempotency_key
+                    await self._facts(),
+                    entry.card,
+                    Asked(request_to_json(request), idempotency_key),
+                    self.with_defaults(request),
+                    catalog,
                 )
             except PlacementRefused as refused:
                 if refused.refusal.category != INFO_PENDING or waited_s >= INFO_PENDING_WAIT_S:
@@ -220,10 +232,8 @@ class ControlPlane:
         self,
         card: ModelCard,
         instance_id: str,
-        request: PlanRequest,
+        asked: Asked,
         planner: Planner,
-        *,
-        idempotency_key: str | None = None,
     ) -> Admitted:
         """Exact create of a placement the caller computed; ``planner`` checks it.
 
@@ -231,9 +241,7 @@ class ControlPlane:
             PlacementRefused, Conflict.
         """
         await self.fleet.measure()
-        admitted = await self.admission.create(
-            await self._facts(), card, instance_id, self.with_defaults(request), planner, idempotency_key
-        )
+        admitted = await self.admission.create(await self._facts(), card, instance_id, asked, planner)
         self.worker.wake()
         return admitted
 
@@ -321,6 +329,7 @@ class ControlPlane:
                     request={"instance_id": instance_id},
                     affinity=instance.plan.node_ids[0],
                     cleanup_if_unstarted=True,
+                    wait_deadline_s=WAIT_DEADLINE_S,
                 ),
                 connection,
             )

@@ -71,6 +71,7 @@ def fleet_snapshot(
     """One moment of the fleet, in an order of its own (the planner does not care)."""
     return FleetSnapshot(
         nodes=tuple(sorted(nodes, key=lambda node: node.node_id)),
+        links_supported=False,  # runners of several machines cannot be joined yet
         reservations=reservations,
         instances=tuple(
             InstanceFacts(

@@ -6,9 +6,10 @@ Each process heartbeats the nodes it hosts into the ``nodes`` table, so that eve
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from sqlalchemy import insert, select, update
@@ -33,13 +34,26 @@ class SeenNode:
     silent_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """A report, how old it was when we got it, and when that was by our monotonic clock."""
+
+    report: NodeReport
+    age_s: float
+    got_at_s: float
+
+    @property
+    def silent_s(self) -> float:
+        return max(0.0, self.age_s + time.monotonic() - self.got_at_s)
+
+
 class FleetView:
     """Agents by node id, and reports of the whole fleet."""
 
     def __init__(self, database: Database, agents: Mapping[str, NodeAgent]) -> None:
         self._database = database
         self.agents = dict(agents)
-        self._seen: dict[str, tuple[NodeReport, datetime]] = {}
+        self._seen: dict[str, _Sighting] = {}
 
     def agent(self, node_id: str) -> NodeAgent:
         """The agent of a node this process reaches.
@@ -60,7 +74,7 @@ class FleetView:
 
     async def _measure(self, node_id: str, agent: NodeAgent) -> None:
         try:
-            self._seen[node_id] = (await agent.report(), datetime.now(UTC))
+            self._seen[node_id] = _Sighting(await agent.report(), 0.0, time.monotonic())
         except AgentError as error:
             log.warning("node did not report", node_id=node_id, code=error.code, reason=str(error))
 
@@ -69,23 +83,27 @@ class FleetView:
         await self.measure()
         async with self._database.begin() as connection:
             for node_id in self.agents.keys() & self._seen.keys():
-                report, seen_at = self._seen[node_id]
-                values = {"report": report.model_dump(mode="json"), "seen_at": seen_at}
+                sighting = self._seen[node_id]
+                if sighting.silent_s > HEARTBEAT_S:
+                    continue  # it did not answer: its row must age
+                values = {"report": sighting.report.model_dump(mode="json"), "seen_at": self._database.now()}
                 known = update(nodes).where(nodes.c.node_id == node_id).values(**values)
                 if (await connection.execute(known)).rowcount == 0:
                     await connection.execute(insert(nodes).values(node_id=node_id, **values))
         async with self._database.read() as connection:
-            rows = (await connection.execute(select(nodes))).all()
+            rows = (await connection.execute(select(nodes, self._database.now().label("now")))).all()
         for row in rows:
             if row.node_id not in self.agents:
-                self._seen[row.node_id] = (NodeReport.model_validate(row.report), row.seen_at)
+                silent_s = (row.now - row.seen_at).total_seconds()  # both by the database's clock
+                report = NodeReport.model_validate(row.report)
+                self._seen[row.node_id] = _Sighting(report, silent_s, time.monotonic())
 
     def seen(self) -> list[SeenNode]:
         """Every node ever heard of, by id; one that is silent says for how long."""
         now = datetime.now(UTC)
         return [
-            SeenNode(report, seen_at, max(0.0, (now - seen_at).total_seconds()))
-            for _, (report, seen_at) in sorted(self._seen.items())
+            SeenNode(sighting.report, now - timedelta(seconds=sighting.silent_s), sighting.silent_s)
+            for _, sighting in sorted(self._seen.items())
         ]
 
     def present(self) -> list[SeenNode]:

@@ -60,6 +60,12 @@ class RoutePublisher:
             await connection.execute(delete(targets).where(targets.c.instance_id == instance_id))
         await self.refresh()
 
+    async def withdraw_all(self) -> None:
+        """Stop routing to the nodes we reach: their runners are about to end with this process."""
+        async with self._database.begin() as connection:
+            await connection.execute(delete(targets).where(targets.c.node_id.in_(self._node_ids)))
+        await self.refresh()
+
     async def refresh(self) -> None:
         """Publish what the table holds for the nodes we reach, when it differs from what is published.
 

@@ -29,6 +29,8 @@ class StopHandler:
         await self._d.routes.withdraw(instance_id)
         await context.checkpoint("withdraw", progress=20, message="route withdrawn")
         left = await self._drain(context, instance.runner_id(0))
+        if context.cancelled:
+            return None  # the cleanup follows, drains to its deadline and finishes the stop
         await context.checkpoint("drain", progress=50, message=f"{left} requests were still running")
         await end_runners(self._d, instance)
         async with self._d.fenced(context) as connection:
@@ -42,8 +44,10 @@ class StopHandler:
         await self.run(context)
 
     async def _drain(self, context: OperationContext, target_id: str) -> int:
-        """Wait for running requests of this gateway; returns how many are left at the deadline."""
+        """Wait for running requests of this gateway; returns how many are left at the deadline or a cancel."""
         deadline = time.monotonic() + self._d.drain_timeout_s
         while (left := self._d.routes.table.in_flight(target_id)) and time.monotonic() < deadline:
+            if context.cancelled:
+                break
             await context.sleep(_DRAIN_POLL_S)
         return left

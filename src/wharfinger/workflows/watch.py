@@ -10,7 +10,7 @@ from wharfinger.operations.model import Conflict, NewOperation
 from wharfinger.operations.store import OperationStore
 from wharfinger.store.tables import reservations
 from wharfinger.workflows import instances as rows
-from wharfinger.workflows.admission import INSTANCE, LAUNCH, STOP
+from wharfinger.workflows.admission import INSTANCE, LAUNCH, STOP, WAIT_DEADLINE_S
 from wharfinger.workflows.instances import Instance, InstanceStatus
 from wharfinger.workflows.launch import LaunchDependencies, end_runners, failure_of
 
@@ -91,6 +91,7 @@ class RunnerWatch:
             request=instance.request | {"instance_id": instance.instance_id},
             affinity=instance.plan.node_ids[0],
             cleanup_if_unstarted=True,
+            wait_deadline_s=WAIT_DEADLINE_S,
         )
         status = InstanceStatus.LAUNCHING if kind == LAUNCH else InstanceStatus.STOPPING
         async with self._d.database.begin() as connection:

@@ -149,8 +149,8 @@ def test_missing_facts_and_links() -> None:
     assert refusal.code == "link_missing"
 
 
-def test_one_backend_serves_all_shards() -> None:
-    """Resolved to the best that every node has; mixed tags are refused."""
+def test_one_engine_serves_all_shards() -> None:
+    """Each node may run its own backend of it; two engines are refused."""
     model = card(backends=("mlx", "llama_server"))
     mixed = fleet(
         mac("a"), cpu_server("b", 64, backends=frozenset({"llama_server-cpu"})), links=mesh("a", "b")
@@ -159,7 +159,11 @@ def test_one_backend_serves_all_shards() -> None:
     assert refusal is not None
     assert refusal.code == "no_common_engine"
     named = ExactPlacement((ExactShard("a", 0, 16, "mlx-metal"), ExactShard("b", 16, 32, "mlx")))
-    refusal = check_exact(PAIR, MODEL, named, ask()).refusal
+    checked = check_exact(PAIR, MODEL, named, ask()).best
+    assert checked is not None
+    assert [rank.backend for rank in checked.ranks] == ["mlx-metal", "mlx-metal"]
+    two = ExactPlacement((ExactShard("a", 0, 16, "mlx-metal"), ExactShard("b", 16, 32, "llama_server-cpu")))
+    refusal = check_exact(mixed, model, two, ask()).refusal
     assert refusal is not None
     assert refusal.code == "no_common_engine"
 

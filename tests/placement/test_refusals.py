@@ -37,8 +37,9 @@ def test_the_summary_in_the_manner_of_kubernetes() -> None:
     shown = re.sub(r"by \d+\.\d GiB", "by X", refusal.message)
     assert shown == (
         "0/5 nodes can run this: 3 short of memory (least short: lab-2 by X), 2 lack an engine for it; "
-        "together: links between the nodes have not been observed yet"
+        "together: links of lab-1, lab-2, lab-3 have not been observed yet"
     )
+    assert refusal.code == "links_unknown"
     least = next(node for node in refusal.nodes if node.node_id == "lab-2")
     assert f"by {(least.short_by_bytes or 0) / GIB:.1f} GiB" in refusal.message
     assert [node.node_id for node in refusal.nodes] == ["lab-1", "lab-2", "lab-3", "lab-4", "lab-5"]
@@ -51,6 +52,8 @@ def test_the_summary_in_the_manner_of_kubernetes() -> None:
         ({"context_tokens": 0}, "context_not_positive"),
         ({"context_tokens": -1}, "context_not_positive"),
         ({"context_tokens": 40000}, "context_too_large"),
+        ({"context_tokens": 255}, "context_out_of_range"),
+        ({"context_tokens": 1048577}, "context_out_of_range"),
         ({"required_node_ids": {"zz"}}, "required_node_unknown"),
         ({"required_node_ids": {"a"}, "excluded_node_ids": {"a"}}, "required_node_excluded"),
         ({"backend": "vllm-cuda"}, "backend_not_accepted"),

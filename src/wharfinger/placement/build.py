@@ -16,6 +16,8 @@ from wharfinger.placement.workspace import Workspace
 NOT_A_NEIGHBOUR: Final = "198.51.100.1"
 """Address standing for ring members that are not neighbours (TEST-NET-2, never routed)."""
 ANY_ADDRESS: Final = "0.0.0.0"
+FLAG_CONTEXT_LENGTH: Final = "context_length_unknown"
+"""The card names no window of its own: the one stamped is what memory allows, and the model may end before."""
 
 
 def build_plan(work: Workspace, candidate: Candidate, ranked: Score) -> Plan:
@@ -34,7 +36,7 @@ def build_plan(work: Workspace, candidate: Candidate, ranked: Score) -> Plan:
         kv_bytes_per_token=work.kv_bytes_per_token(tag),
         settings=work.settings,
         score=score_parts(ranked),
-        flags=fit.flags,
+        flags=_flags(work, candidate),
         hosts_by_node=_hosts(work, candidate, port),
         port=port,
         coordinators=_coordinators(work, candidate, port),
@@ -42,9 +44,15 @@ def build_plan(work: Workspace, candidate: Candidate, ranked: Score) -> Plan:
     )
 
 
+def _flags(work: Workspace, candidate: Candidate) -> tuple[str, ...]:
+    flags = set(candidate.fit.flags)
+    if not work.card.context_length and work.kv_bytes_per_token(candidate.tag) is not None:
+        flags.add(FLAG_CONTEXT_LENGTH)
+    return tuple(sorted(flags))
+
+
 def _ranks(work: Workspace, candidate: Candidate) -> tuple[RankPlan, ...]:
-    tag, n_layers = candidate.tag, work.card.n_layers
-    engine = backends.engine_of(tag)
+    n_layers, engine = work.card.n_layers, backends.engine_of(candidate.tag)
     spans = [[n_layers, 0] for _ in candidate.members]
     for stage, (start, end) in zip(candidate.fit.arrangement.stages, candidate.fit.ranges, strict=True):
         span = spans[stage.member]
@@ -55,7 +63,8 @@ def _ranks(work: Workspace, candidate: Candidate) -> tuple[RankPlan, ...]:
         if candidate.meta is InstanceMeta.RPC:
             # The contract's RPC shape: the driver holds the nominal whole, donors an empty shard.
             start, end = (0, n_layers) if index == 0 else (0, 0)
-        ranks.append(RankPlan(node.node_id, index, start, end, tag, node.engine_builds.get(engine), charges))
+        tag, build = candidate.fit.arrangement.tag_of(index), node.engine_builds.get(engine)
+        ranks.append(RankPlan(node.node_id, index, start, end, tag, build, charges))
     return tuple(ranks)
 
 

@@ -29,6 +29,7 @@ NODE_NOT_CHOSEN: Final = "node_not_chosen"
 
 # The whole request, or a set of nodes, is out.
 NO_NODES: Final = "no_nodes"
+NODE_BOUNDS_CONFLICT: Final = "node_bounds_conflict"
 TOO_FEW_NODES: Final = "too_few_nodes"
 ALL_NODES_EXCLUDED: Final = "all_nodes_excluded"
 REQUIRED_NODE_UNKNOWN: Final = "required_node_unknown"
@@ -37,6 +38,7 @@ REQUIRED_NODE_UNFIT: Final = "required_node_unfit"
 BACKEND_NOT_ACCEPTED: Final = "backend_not_accepted"
 ENGINE_CANNOT_SPAN: Final = "engine_cannot_span"
 NO_COMMON_ENGINE: Final = "no_common_engine"
+LINKS_UNSUPPORTED: Final = "links_unsupported"
 LINK_MISSING: Final = "link_missing"
 NO_ROUTABLE_ADDRESS: Final = "no_routable_address"
 RDMA_MISSING: Final = "rdma_missing"
@@ -44,9 +46,12 @@ META_NOT_APPLICABLE: Final = "meta_not_applicable"
 TENSOR_UNSUPPORTED: Final = "tensor_unsupported"
 TENSOR_INDIVISIBLE: Final = "tensor_indivisible"
 TENSOR_OVER_RPC: Final = "tensor_over_rpc"
+SPLIT_LIMITED: Final = "split_limited"
 TOO_FEW_LAYERS: Final = "too_few_layers"
 CONTEXT_NOT_POSITIVE: Final = "context_not_positive"
+CONTEXT_OUT_OF_RANGE: Final = "context_out_of_range"
 CONTEXT_TOO_LARGE: Final = "context_too_large"
+WEIGHTS_UNKNOWN: Final = "weights_unknown"
 
 # Exact placement only.
 IDENTITY_MISMATCH: Final = "card_identity_mismatch"
@@ -71,6 +76,7 @@ MEANINGS: Final[dict[str, str]] = {
     NO_FREE_PORT: "every port of 24000..31999 is in use",
     NODE_NOT_CHOSEN: "the node would do, but other nodes rank before it in the plans shown",
     NO_NODES: "the fleet has no nodes",
+    NODE_BOUNDS_CONFLICT: "max_nodes is smaller than min_nodes, or than the number of required nodes",
     TOO_FEW_NODES: "fewer nodes than min_nodes",
     ALL_NODES_EXCLUDED: "the exclusions leave no node, or fewer than min_nodes",
     REQUIRED_NODE_UNKNOWN: "a required node is not in the fleet",
@@ -79,6 +85,7 @@ MEANINGS: Final[dict[str, str]] = {
     BACKEND_NOT_ACCEPTED: "the card does not accept the backend asked for",
     ENGINE_CANNOT_SPAN: "the card's engines run on one machine only",
     NO_COMMON_ENGINE: "no one backend that can span machines is on enough nodes",
+    LINKS_UNSUPPORTED: "models sharded over machines are not run yet",
     LINK_MISSING: "the nodes are not linked in the way the engine needs",
     NO_ROUTABLE_ADDRESS: "only link-local or loopback addresses lead to a donor",
     RDMA_MISSING: "MlxJaccl needs RDMA between every two nodes",
@@ -86,9 +93,12 @@ MEANINGS: Final[dict[str, str]] = {
     TENSOR_UNSUPPORTED: "the card does not support tensor sharding",
     TENSOR_INDIVISIBLE: "hidden size, heads or KV heads do not divide by the width",
     TENSOR_OVER_RPC: "llama.cpp RPC is pipeline only",
+    SPLIT_LIMITED: "the card's maxPipelineSplitLayer leaves fewer starts than ranks",
     TOO_FEW_LAYERS: "fewer layers than ranks",
     CONTEXT_NOT_POSITIVE: "the window asked for is zero or negative",
+    CONTEXT_OUT_OF_RANGE: "the window asked for is outside 256..1048576 tokens",
     CONTEXT_TOO_LARGE: "the window asked for is larger than what the card, the engine or memory allow",
+    WEIGHTS_UNKNOWN: "the card gives neither storageSize nor the sizes of its layers",
     IDENTITY_MISMATCH: "a shard's card is not the catalog's card",
     NODE_UNKNOWN: "the placement names a node that is not in the fleet",
     NODE_REPEATED: "the placement uses a node twice",

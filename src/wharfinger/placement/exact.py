@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import backends, codes
-from wharfinger.placement.backends import DeviceUse, Span
+from wharfinger.placement.backends import Span
 from wharfinger.placement.build import build_plan
-from wharfinger.placement.fit import Arrangement, Fit, Ranges, Shortage, Stage, fit_ranges
-from wharfinger.placement.members import Member, measure
+from wharfinger.placement.fit import Arrangement, Fit, Shortage, fit_ranges
+from wharfinger.placement.members import Member, may_mix, measure
 from wharfinger.placement.orders import order_problem
 from wharfinger.placement.ranking import Candidate, score
 from wharfinger.placement.refusals import set_message
-from wharfinger.placement.sets import SetRefusal, fit_order
+from wharfinger.placement.sets import SetRefusal, fit_order, member_tags
 from wharfinger.placement.shapes import Shape, shape_for
 from wharfinger.placement.single import (
     TagRefusal,
@@ -25,7 +25,6 @@ from wharfinger.placement.single import (
     node_stages,
     short_of_memory,
 )
-from wharfinger.placement.split import boundaries, largest_remainder
 from wharfinger.placement.types import (
     FleetSnapshot,
     InstanceMeta,
@@ -36,7 +35,7 @@ from wharfinger.placement.types import (
     Refusal,
     Sharding,
 )
-from wharfinger.placement.window import WindowGoal, goal_for
+from wharfinger.placement.window import WindowGoal, goal_for, weights_unknown
 from wharfinger.placement.workspace import Workspace
 
 
@@ -106,30 +105,33 @@ def _check(work: Workspace, placement: ExactPlacement, request: PlanRequest) -> 
         raise _Refused(
             codes.CONTEXT_NOT_POSITIVE, f"context_tokens is {placement.context_tokens}; it must be positive"
         )
+    if weights_unknown(card):
+        raise _Refused(codes.WEIGHTS_UNKNOWN, f"{card.model_id}: {codes.MEANINGS[codes.WEIGHTS_UNKNOWN]}")
     nodes = _nodes(work, placement)
     _check_layers(card, placement)
     _gate(work, nodes, request)
-    tag = _tag(work, nodes, placement)
+    tag, tags = _tags(work, nodes, placement)
     goal, smaller = _goals(card, tag, placement, request)
     try:
-        return _check_fit(work, nodes, tag, goal, placement, request)
+        return _check_fit(work, nodes, tag, tags, goal, placement, request)
     except _Refused as refused:
         if smaller is None or refused.refusal.code != codes.MEMORY_SHORT:
             raise
-    return _check_fit(work, nodes, tag, smaller, placement, request)
+    return _check_fit(work, nodes, tag, tags, smaller, placement, request)
 
 
 def _check_fit(
     work: Workspace,
     nodes: Sequence[NodeFacts],
     tag: str,
+    tags: Sequence[str],
     goal: WindowGoal,
     placement: ExactPlacement,
     request: PlanRequest,
 ) -> Candidate:
     if len(nodes) > 1:
-        return _check_set(work, nodes, tag, goal, placement, request)
-    outcome = fit_tag(work, nodes[0], tag, goal)
+        return _check_set(work, nodes, tag, tags, goal, placement, request)
+    outcome = fit_tag(work, nodes[0], tags[0], goal)
     if isinstance(outcome, TagRefusal):
         refusal = node_refusal(nodes[0], outcome)
         raise _Refused(refusal.code, refusal.message, (refusal,))
@@ -193,30 +195,54 @@ def _gate(work: Workspace, nodes: Sequence[NodeFacts], request: PlanRequest) -> 
             raise _Refused(code, refusal.message, (refusal,))
 
 
-def _tag(work: Workspace, nodes: Sequence[NodeFacts], placement: ExactPlacement) -> str:
-    """The one backend all shards use: as given, or the best that every node has."""
+def _tags(
+    work: Workspace, nodes: Sequence[NodeFacts], placement: ExactPlacement
+) -> tuple[str, tuple[str, ...]]:
+    """The one backend all shards use, or the engine they share, and the backend of each: as given, or the best."""
     eligible = [work.tags(node, None) for node in nodes]
     named = {shard.backend for shard in placement.shards if shard.backend is not None}
-    if len(named) > 1:
+    if len(named) > 1 and not may_mix(work, sorted(named)):
         raise _Refused(
-            codes.NO_COMMON_ENGINE, f"the shards name {', '.join(sorted(named))}; one backend must serve all"
+            codes.NO_COMMON_ENGINE,
+            f"the shards name {', '.join(sorted(named))}; one backend, or backends of one engine that work together, "
+            "must serve all",
         )
-    for wanted in named:
-        for node, tags in zip(nodes, eligible, strict=True):
-            if wanted not in tags:
-                has = ", ".join(tags) or "none"
-                raise _Refused(
-                    codes.ENGINE_MISSING, f"{node.name} cannot run this with {wanted}; it could with: {has}"
-                )
-        return wanted
+    if len(named) == 1:
+        return next(iter(named)), _own_tags(nodes, eligible, [*named] * len(nodes))
+    if named:
+        engine = backends.engine_of(min(named))
+        wanted = [shard.backend or engine for shard in placement.shards]
+        return engine, _own_tags(nodes, eligible, wanted)
     common = [tag for tag in eligible[0] if all(tag in tags for tags in eligible)]
     if len(nodes) > 1:
         common = [tag for tag in common if backends.span_of(tag) is not Span.NONE]
-    if not common:
-        raise _Refused(
-            codes.NO_COMMON_ENGINE, "no backend that can run this placement is on all of its nodes"
-        )
-    return common[0]
+    if common:
+        return common[0], (common[0],) * len(nodes)
+    for engine in dict.fromkeys(map(backends.engine_of, eligible[0])):
+        own = tuple(_first_of(engine, tags) for tags in eligible)
+        if backends.span_of(engine) is not Span.NONE and "" not in own and may_mix(work, own):
+            return engine, own
+    raise _Refused(codes.NO_COMMON_ENGINE, "no backend that can run this placement is on all of its nodes")
+
+
+def _own_tags(
+    nodes: Sequence[NodeFacts], eligible: Sequence[Sequence[str]], wanted: Sequence[str]
+) -> tuple[str, ...]:
+    """The backend each node is to run; a bare engine is the node's best backend of it."""
+    found: list[str] = []
+    for node, tags, tag in zip(nodes, eligible, wanted, strict=True):
+        own = tag if tag in tags or backends.compute_of(tag) else _first_of(tag, tags)
+        if own not in tags:
+            has = ", ".join(tags) or "none"
+            raise _Refused(
+                codes.ENGINE_MISSING, f"{node.name} cannot run this with {tag}; it could with: {has}"
+            )
+        found.append(own)
+    return tuple(found)
+
+
+def _first_of(engine: str, tags: Sequence[str]) -> str:
+    return next((tag for tag in tags if backends.engine_of(tag) == engine), "")
 
 
 def _goals(
@@ -240,11 +266,14 @@ def _check_set(
     work: Workspace,
     nodes: Sequence[NodeFacts],
     tag: str,
+    tags: Sequence[str],
     goal: WindowGoal,
     placement: ExactPlacement,
     request: PlanRequest,
 ) -> Candidate:
     asked = replace(request, sharding=placement.sharding, meta=placement.meta, min_nodes=len(nodes))
+    if not work.snapshot.links_supported:
+        raise _Refused(codes.LINKS_UNSUPPORTED, set_message(work, asked, codes.LINKS_UNSUPPORTED))
     shape = shape_for(tag, asked, goal)
     if isinstance(shape, str):
         raise _Refused(shape, set_message(work, asked, shape))
@@ -252,7 +281,7 @@ def _check_set(
         raise _Refused(
             codes.META_NOT_APPLICABLE, f"{tag} over several nodes is {shape.meta}, not {placement.meta}"
         )
-    members = tuple(_member(work, node, tag) for node in nodes)
+    members = tuple(_member(work, node, own) for node, own in zip(nodes, tags, strict=True))
     problem = order_problem(work, shape, members)
     if problem is not None:
         raise _Refused(problem, set_message(work, asked, problem))
@@ -261,13 +290,13 @@ def _check_set(
         if isinstance(outcome, SetRefusal):
             if outcome.shortage is None:
                 raise _Refused(outcome.code, set_message(work, asked, outcome.code))
-            raise _short(work, nodes, tag, outcome.shortage)
+            raise _short(work, nodes, tags, outcome.shortage)
         return outcome
     fitted = _fit_given(
         work, shape, members, [(shard.start_layer, shard.end_layer) for shard in placement.shards]
     )
     if isinstance(fitted, Shortage):
-        raise _short(work, nodes, tag, fitted)
+        raise _short(work, nodes, tags, fitted)
     return Candidate(tuple(nodes), fitted, shape.sharding, shape.meta)
 
 
@@ -279,10 +308,10 @@ def _member(work: Workspace, node: NodeFacts, tag: str) -> Member:
     return outcome
 
 
-def _short(work: Workspace, nodes: Sequence[NodeFacts], tag: str, shortage: Shortage) -> _Refused:
+def _short(work: Workspace, nodes: Sequence[NodeFacts], tags: Sequence[str], shortage: Shortage) -> _Refused:
     refusals = tuple(
         node_refusal(node, short_of_memory(work, node, tag, short))
-        for node, short in zip(nodes, shortage.members, strict=True)
+        for node, tag, short in zip(nodes, tags, shortage.members, strict=True)
         if short is not None
     )
     return _Refused(codes.MEMORY_SHORT, "; ".join(refusal.message for refusal in refusals), refusals)
@@ -291,37 +320,21 @@ def _short(work: Workspace, nodes: Sequence[NodeFacts], tag: str, shortage: Shor
 def _fit_given(
     work: Workspace, shape: Shape, members: Sequence[Member], ranges: Sequence[tuple[int, int]]
 ) -> Fit | Shortage:
-    """Fit a pipeline with the layers of each node given; within a node, the fewest devices that hold its part."""
-    stages: list[Stage] = []
-    cut: list[tuple[int, int]] = []
-    for index, (member, own) in enumerate(zip(members, ranges, strict=True)):
-        member_stages, member_ranges = _devices(work, shape, member, index, own, len(members))
-        stages.extend(member_stages)
-        cut.extend(member_ranges)
+    """Fit a pipeline with the layers of each node given; each node uses equally many devices, the fewest that do.
+
+    Engines that lay layers over their devices span nodes as an RPC star, so here a node is one stage.
+    """
     hosts = tuple(member.host for member in members)
-    arrangement = Arrangement(shape.tag, Sharding.PIPELINE, tuple(stages), hosts)
-    return fit_ranges(work, arrangement, tuple(cut), shape.goal)
-
-
-def _devices(
-    work: Workspace, shape: Shape, member: Member, index: int, own: tuple[int, int], width: int
-) -> tuple[tuple[Stage, ...], Ranges]:
-    """The fewest devices of one member that hold its layers, or the way that uses most of them."""
-    start, end = own
-    layered = backends.device_use(shape.tag) is DeviceUse.LAYERS
-    last: tuple[tuple[Stage, ...], Ranges] | None = None
-    for stages in node_stages(work, shape.tag, member.pools, index):
-        if len(stages) > end - start:
-            break
-        counts = largest_remainder(end - start, [max(1, stage.usable) for stage in stages])
-        cut = tuple((start + a, start + b) for a, b in boundaries(counts)) if layered else (own,)
-        last = (stages, cut)
-        held = all(
-            work.sized(shape.tag, a, b, len(stage.pools), a == 0, shape.goal.floor).device_bytes
-            <= stage.usable
-            for stage, (a, b) in zip(stages, cut, strict=True)
-        )
-        if held:
-            return last
-    assert last is not None, "one device is always a way"
-    return last
+    tags = member_tags(shape, members)
+    nearest: Shortage | None = None
+    ways = (node_stages(work, member.tag, member.pools, index) for index, member in enumerate(members))
+    for way in zip(*ways, strict=False):  # the node with the fewest devices ends it
+        stages = tuple(stage for stages in way for stage in stages)
+        arrangement = Arrangement(shape.tag, Sharding.PIPELINE, stages, hosts, tags=tags)
+        outcome = fit_ranges(work, arrangement, tuple(ranges), shape.goal)
+        if isinstance(outcome, Fit):
+            return outcome
+        if nearest is None or outcome.short_by < nearest.short_by:
+            nearest = outcome
+    assert nearest is not None, "one device each is always a way"
+    return nearest

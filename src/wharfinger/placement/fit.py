@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from wharfinger.placement.memory import MAX_CONTEXT_TOKENS
 from wharfinger.placement.memory.interface import RAM_DOMAIN, Pool
 from wharfinger.placement.split import boundaries, largest_remainder, pack
 from wharfinger.placement.types import DeviceCharge, MemoryPart, Sharding
-from wharfinger.placement.window import HIGHEST_CONTEXT_TOKENS, WindowGoal, largest_window
+from wharfinger.placement.window import WindowGoal, largest_window
 from wharfinger.placement.workspace import ENGINE_FLOOR, HostMemory, Sized, Workspace
 
 Ranges = tuple[tuple[int, int], ...]
@@ -49,6 +50,12 @@ class Arrangement:
     """By member."""
     driver: int | None = None
     """llama.cpp RPC: the member that reads the file and so holds the embedding, whatever layers it has."""
+    tags: tuple[str, ...] = ()
+    """By member, where unlike machines run one engine; ``tag`` is then the engine. Empty: ``tag`` is everybody's."""
+
+    def tag_of(self, member: int) -> str:
+        """The backend of a member."""
+        return self.tags[member] if self.tags else self.tag
 
     @cached_property
     def cuts(self) -> tuple[tuple[int, bool], ...]:
@@ -145,7 +152,7 @@ def _place(work: Workspace, arrangement: Arrangement, context: int) -> Ranges | 
 
     def fits(index: int, start: int, end: int) -> bool:
         stage, (width, first) = arrangement.stages[index], arrangement.cuts[index]
-        sized = work.sized(arrangement.tag, start, end, width, first, context)
+        sized = work.sized(arrangement.tag_of(stage.member), start, end, width, first, context)
         return _member_slack(arrangement.hosts[stage.member], [(stage, sized)]) >= 0
 
     packed = pack(work.card.n_layers, len(arrangement.stages), fits, _max_start(work, arrangement))
@@ -169,7 +176,7 @@ def _slack(work: Workspace, arrangement: Arrangement, ranges: Ranges, context: i
     """The smallest number of bytes left anywhere; negative when something does not fit."""
     if len(arrangement.stages) == 1:
         stage, (start, end), (width, first) = arrangement.stages[0], ranges[0], arrangement.cuts[0]
-        sized = work.sized(arrangement.tag, start, end, width, first, context)
+        sized = work.sized(arrangement.tag_of(0), start, end, width, first, context)
         return _member_slack(arrangement.hosts[0], [(stage, sized)])
     members = _by_member(work, arrangement, ranges, context)
     return min(_member_slack(host, held) for host, held in zip(arrangement.hosts, members, strict=True))
@@ -178,10 +185,10 @@ def _slack(work: Workspace, arrangement: Arrangement, ranges: Ranges, context: i
 def _by_member(
     work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int
 ) -> list[list[tuple[Stage, Sized]]]:
-    tag = arrangement.tag
     members: list[list[tuple[Stage, Sized]]] = [[] for _ in arrangement.hosts]
     for stage, (start, end), (width, first) in zip(arrangement.stages, ranges, arrangement.cuts, strict=True):
-        members[stage.member].append((stage, work.sized(tag, start, end, width, first, context)))
+        sized = work.sized(arrangement.tag_of(stage.member), start, end, width, first, context)
+        members[stage.member].append((stage, sized))
     return members
 
 
@@ -241,7 +248,7 @@ def _ceiling(
     work: Workspace, arrangement: Arrangement, ranges: Ranges, goal: WindowGoal, charged: int
 ) -> int:
     """Largest window all stages hold, capped by card and engine."""
-    highest = HIGHEST_CONTEXT_TOKENS if goal.limit is None else goal.limit
+    highest = MAX_CONTEXT_TOKENS if goal.limit is None else goal.limit
     if len(arrangement.stages) == 1:
         key = (arrangement.tag, ranges[0], arrangement.cuts[0])
         probed = work.probed_windows.setdefault(key, [])

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from wharfinger.placement import backends, codes
+from wharfinger.placement import backends, codes, memory
+from wharfinger.placement.pending import (
+    PERMANENT_SET_CODES,
+    may_matter,
+    sets_only,
+    unobserved,
+    wants_links,
+)
 from wharfinger.placement.search import Found
 from wharfinger.placement.single import TagRefusal, gate_refusal, node_refusal, short_of_memory
-from wharfinger.placement.types import NodeRefusal, PlanRequest, PlanResult, Refusal
+from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, PlanResult, Refusal
 from wharfinger.placement.units import gib
 from wharfinger.placement.window import card_limit
 from wharfinger.placement.workspace import Workspace
@@ -28,6 +36,9 @@ _PHRASES: Final = {
     codes.LINKS_UNKNOWN: "{n} without observed links",
 }
 """In the order the summary names them, and in which one becomes the code of the whole refusal."""
+_LINK_CODES: Final = (codes.LINKS_UNKNOWN, codes.LINK_MISSING)
+_NAMED: Final = 5
+"""Most nodes a summary lists by name."""
 _SET_MESSAGES: Final = {
     codes.ENGINE_CANNOT_SPAN: "its engines ({backends}) run on one machine only",
     codes.NO_COMMON_ENGINE: "no {width} nodes share a backend that can span machines",
@@ -42,6 +53,7 @@ _SET_MESSAGES: Final = {
     ),
     codes.TENSOR_OVER_RPC: "llama.cpp RPC is pipeline only",
     codes.TOO_FEW_LAYERS: "{layers} layers are fewer than the ranks",
+    codes.SPLIT_LIMITED: "the card lets no rank start after layer {latest_start}, too early for {width} ranks",
     codes.CONTEXT_TOO_LARGE: "its engines serve a smaller window than {context} tokens",
     codes.MEMORY_SHORT: "no {width} nodes hold it together",
 }
@@ -69,45 +81,75 @@ def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[
 
 def explain(work: Workspace, request: PlanRequest, found: Found) -> PlanResult:
     """The refusal of a search that found nothing."""
-    _fold_set_shortage(work, request, found)
+    waiting = () if found.request_code is not None else unobserved(work, request, found)
+    _fold_set_refusal(work, request, found)
+    for node in waiting:
+        own = found.refused.get(node.node_id, TagRefusal(codes.LINKS_UNKNOWN, ""))
+        found.refused[node.node_id] = replace(own, missing=tuple(dict.fromkeys((*own.missing, "links"))))
     nodes = tuple(node for node in node_refusals(work, request, found) if node.code != codes.NODE_NOT_CHOSEN)
-    code = _code(request, found, nodes)
-    message = _message(work, request, found, code, nodes)
+    code = _code(work, request, found, nodes, waiting)
+    message = _message(work, request, found, code, nodes, waiting)
     return PlanResult((), Refusal(code, codes.category(code), message, nodes), nodes)
 
 
-def _fold_set_shortage(work: Workspace, request: PlanRequest, found: Found) -> None:
+def _fold_set_refusal(work: Workspace, request: PlanRequest, found: Found) -> None:
     """Tell members of the nearest set what their own part lacks, where they have no reason of their own."""
     refusal = found.set_refusal
     if refusal is None:
         return
-    if refusal.code in (codes.LINKS_UNKNOWN, codes.LINK_MISSING) and request.min_nodes > 1:
+    if refusal.code in _LINK_CODES and sets_only(request):
         missing = refusal.missing
         for node_id in refusal.node_ids:
             found.refused.setdefault(node_id, TagRefusal(refusal.code, "", missing=missing))
     if refusal.shortage is None:
         return
-    for node_id, shortage in zip(refusal.node_ids, refusal.shortage.members, strict=True):
-        if shortage is not None:
-            tag = refusal.shortage.arrangement.tag
-            node = work.node_by_id[node_id]
+    for index, (node_id, shortage) in enumerate(zip(refusal.node_ids, refusal.shortage.members, strict=True)):
+        node, tag = work.node_by_id[node_id], refusal.shortage.arrangement.tag_of(index)
+        missing = work.pools(node, tag).missing
+        if missing:
+            found.refused[node_id] = TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=missing)
+        elif shortage is not None:
             found.refused.setdefault(node_id, short_of_memory(work, node, tag, shortage))
 
 
-def _code(request: PlanRequest, found: Found, nodes: Sequence[NodeRefusal]) -> str:
+def _code(
+    work: Workspace,
+    request: PlanRequest,
+    found: Found,
+    nodes: Sequence[NodeRefusal],
+    waiting: Sequence[NodeFacts],
+) -> str:
     if found.request_code is not None:
         return found.request_code
-    by_code = {refusal.code for refusal in nodes}
-    for pending in (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN):
-        if pending in by_code and _pending_counts(request, nodes, pending):
+    set_code = found.set_refusal.code if found.set_refusal is not None else None
+    if sets_only(request) and set_code in PERMANENT_SET_CODES:
+        return set_code
+    pending_codes = (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN)
+    concerned = [
+        refusal
+        for refusal in (nodes if any(each.code in pending_codes for each in nodes) else ())
+        if may_matter(work, request, found, work.node_by_id[refusal.node_id])
+    ]
+    by_code = {refusal.code for refusal in concerned}
+    for pending in pending_codes:
+        if pending in by_code and _pending_counts(request, concerned, pending):
             return pending
-    set_refusal = found.set_refusal
-    if request.min_nodes > 1 or len(request.required_node_ids) > 1:
-        return set_refusal.code if set_refusal is not None else codes.NO_COMMON_ENGINE
+    if sets_only(request):
+        return set_code or codes.NO_COMMON_ENGINE
+    if waiting:
+        return codes.LINKS_UNKNOWN
+    if wants_links(work, request):
+        return codes.LINKS_UNSUPPORTED
     if request.required_node_ids:
         required = [refusal.code for refusal in nodes if refusal.node_id in request.required_node_ids]
-        return required[0] if required else codes.REQUIRED_NODE_UNFIT
-    return next((code for code in _PHRASES if code in by_code), codes.NO_COMMON_ENGINE)
+        return _refusing(required) or codes.REQUIRED_NODE_UNFIT
+    return _refusing([refusal.code for refusal in nodes]) or codes.NO_COMMON_ENGINE
+
+
+def _refusing(found: Sequence[str]) -> str | None:
+    """The code that leads, of those that are a no; nodes whose missing facts could not help are not asked."""
+    known = [code for code in found if code not in codes.PENDING_CODES]
+    return next((code for code in _PHRASES if code in known), known[0] if known else None)
 
 
 def _pending_counts(request: PlanRequest, nodes: Sequence[NodeRefusal], code: str) -> bool:
@@ -122,15 +164,26 @@ def _pending_counts(request: PlanRequest, nodes: Sequence[NodeRefusal], code: st
 
 
 def _message(
-    work: Workspace, request: PlanRequest, found: Found, code: str, nodes: Sequence[NodeRefusal]
+    work: Workspace,
+    request: PlanRequest,
+    found: Found,
+    code: str,
+    nodes: Sequence[NodeRefusal],
+    waiting: Sequence[NodeFacts],
 ) -> str:
     if found.request_code is not None:
         return _request_message(work, request, code)
     total = len(work.nodes)
     summary = ", ".join(_groups(nodes))
     set_refusal = found.set_refusal
-    why = set_message(work, request, set_refusal.code) if set_refusal is not None else ""
-    if request.min_nodes > 1 or len(request.required_node_ids) > 1:
+    reasons = [] if set_refusal is None else [set_message(work, request, set_refusal.code)]
+    if waiting:
+        names = ", ".join(node.name for node in waiting[:_NAMED])
+        more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
+        reasons = [] if set_refusal is None or set_refusal.code == codes.LINKS_UNKNOWN else reasons
+        reasons.append(f"links of {names}{more} have not been observed yet")
+    why = "; ".join(reasons)
+    if sets_only(request):
         width = max(request.min_nodes, len(request.required_node_ids))
         return f"no {width} of {total} nodes can run this together: {'; '.join(filter(None, (why, summary)))}"
     together = f"; together: {why}" if why and total > 1 else ""
@@ -161,7 +214,7 @@ def _groups(nodes: Sequence[NodeRefusal]) -> list[str]:
         facts = [
             f"{refusal.node_name}: {', '.join(refusal.missing_facts)}"
             for refusal in group
-            if refusal.missing_facts
+            if refusal.missing_facts and code in codes.PENDING_CODES
         ]
         if facts:
             shown = "; ".join(facts[:3]) + (f"; and {len(facts) - 3} more" if len(facts) > 3 else "")
@@ -187,6 +240,7 @@ def set_message(work: Workspace, request: PlanRequest, code: str) -> str:
         heads=card.num_attention_heads if card.num_attention_heads is not None else "unknown",
         kv_heads=card.num_key_value_heads if card.num_key_value_heads is not None else "unknown",
         layers=card.n_layers,
+        latest_start=card.placement.max_pipeline_split_layer,
         context=request.context_tokens,
     )
 
@@ -198,6 +252,13 @@ def _request_message(work: Workspace, request: PlanRequest, code: str) -> str:
             return "0/0 nodes can run this: the fleet has no nodes"
         case codes.CONTEXT_NOT_POSITIVE:
             return f"context_tokens is {request.context_tokens}; it must be positive"
+        case codes.CONTEXT_OUT_OF_RANGE:
+            return (
+                f"context_tokens is {request.context_tokens}; accepted are {memory.MIN_CONTEXT_TOKENS} to "
+                f"{memory.MAX_CONTEXT_TOKENS}"
+            )
+        case codes.WEIGHTS_UNKNOWN:
+            return f"{work.card.model_id}: {codes.MEANINGS[code]}; add its storageSize to the card"
         case codes.CONTEXT_TOO_LARGE:
             return (
                 f"context_tokens is {request.context_tokens}; the card allows at most {card_limit(work.card)}"
@@ -210,6 +271,9 @@ def _request_message(work: Workspace, request: PlanRequest, code: str) -> str:
             return f"node {both} is both required and excluded"
         case codes.BACKEND_NOT_ACCEPTED:
             return f"backend is {request.backend}; the card accepts {', '.join(backends.accepted_backends(work.card))}"
+        case codes.NODE_BOUNDS_CONFLICT:
+            least = max(request.min_nodes, len(request.required_node_ids))
+            return f"max_nodes is {request.max_nodes}; at least {least} {'is' if least == 1 else 'are'} asked for"
         case codes.TOO_FEW_NODES:
             return (
                 f"min_nodes is {request.min_nodes}, but the fleet has {total} node{'s' if total != 1 else ''}"

@@ -5,29 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from wharfinger.placement import backends, codes
+from wharfinger.placement import backends, codes, memory
 from wharfinger.placement.fit import Fit
 from wharfinger.placement.grow import candidate_sets, few_sets
-from wharfinger.placement.members import MemberIndex, carriers, linked_members, screen, spanning_tags
+from wharfinger.placement.members import MemberIndex, carriers, linked_members, screen, spanning_groups
 from wharfinger.placement.orders import link_problem, rdma_problem
 from wharfinger.placement.ranking import Candidate, Score, score
-from wharfinger.placement.sets import SetRefusal, divides, fit_set
+from wharfinger.placement.sets import SetRefusal, divides, fit_set, pipeline_problem
 from wharfinger.placement.shapes import Shape, shape_for
 from wharfinger.placement.single import TagRefusal, fit_node
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
-from wharfinger.placement.window import card_limit
+from wharfinger.placement.window import card_limit, weights_unknown
 from wharfinger.placement.workspace import Workspace
 
 WIDEST: Final = 32
 """Sets wider than this are tried only when ``min_nodes`` asks for them."""
 _PROGRESS: Final = (
     codes.ENGINE_CANNOT_SPAN,
+    codes.LINKS_UNSUPPORTED,
     codes.META_NOT_APPLICABLE,
     codes.TENSOR_OVER_RPC,
     codes.TENSOR_UNSUPPORTED,
     codes.NO_COMMON_ENGINE,
     codes.CONTEXT_TOO_LARGE,
     codes.TOO_FEW_LAYERS,
+    codes.SPLIT_LIMITED,
     codes.TENSOR_INDIVISIBLE,
     codes.LINKS_UNKNOWN,
     codes.LINK_MISSING,
@@ -70,12 +72,18 @@ def check_request(work: Workspace, request: PlanRequest) -> str | None:
     """Code of what the request itself makes impossible."""
     if not work.nodes:
         return codes.NO_NODES
+    if weights_unknown(work.card):
+        return codes.WEIGHTS_UNKNOWN
     if request.context_tokens is not None:
         limit = card_limit(work.card)
         if request.context_tokens <= 0:
             return codes.CONTEXT_NOT_POSITIVE
+        if not memory.MIN_CONTEXT_TOKENS <= request.context_tokens <= memory.MAX_CONTEXT_TOKENS:
+            return codes.CONTEXT_OUT_OF_RANGE
         if limit is not None and request.context_tokens > limit:
             return codes.CONTEXT_TOO_LARGE
+    if request.max_nodes is not None and request.max_nodes < narrowest_width(request):
+        return codes.NODE_BOUNDS_CONFLICT
     if not request.required_node_ids <= work.node_by_id.keys():
         return codes.REQUIRED_NODE_UNKNOWN
     if request.required_node_ids & request.excluded_node_ids:
@@ -94,6 +102,11 @@ def check_request(work: Workspace, request: PlanRequest) -> str | None:
     if request.min_nodes > 1 and request.sharding is Sharding.TENSOR and not work.card.supports_tensor:
         return codes.TENSOR_UNSUPPORTED
     return None
+
+
+def narrowest_width(request: PlanRequest) -> int:
+    """Fewest nodes the request allows."""
+    return max(1, request.min_nodes, len(request.required_node_ids))
 
 
 def _single_allowed(request: PlanRequest) -> bool:
@@ -127,17 +140,21 @@ def search_sets(work: Workspace, request: PlanRequest, found: Found) -> None:
     if not work.can_span:
         _note(found, SetRefusal(codes.ENGINE_CANNOT_SPAN))
         return
-    best = min((work.preference(c.tag) for c, _ in found.ranked), default=None)
-    tags = spanning_tags(work, request)
-    if not tags:
+    if not work.snapshot.links_supported:
+        _note(found, SetRefusal(codes.LINKS_UNSUPPORTED))
+        return
+    best = min((max(map(work.preference, c.tags)) for c, _ in found.ranked), default=None)
+    groups = spanning_groups(work, request)
+    if not groups:
         _note(found, SetRefusal(codes.NO_COMMON_ENGINE))
-    for tag in tags:
-        index = work.preference(tag)
+    for group in groups:
+        index = group.preference
         if best is not None and (index > best or (index == best and found.ranked and _has_single(found))):
             continue
-        candidate = _narrowest(work, request, tag, found)
+        candidate = _narrowest(work, request, group.tag, found)
         if candidate is not None:
             found.ranked.append((candidate, score(work, candidate)))
+            index = max(map(work.preference, candidate.tags))
             best = index if best is None else min(best, index)
 
 
@@ -170,6 +187,9 @@ def _narrowest(work: Workspace, request: PlanRequest, tag: str, found: Found) ->
     for width in range(narrowest, widest + 1):
         if width < widest and work.weight_bytes(0, work.card.n_layers) > members.brought[width]:
             continue  # the weights alone are more than any such set holds
+        if shape.sharding is Sharding.PIPELINE and (code := pipeline_problem(work, width)) is not None:
+            _note(found, SetRefusal(code))
+            return None  # nor does any wider one
         if shape.sharding is Sharding.TENSOR and not divides(work, width):
             _note(found, SetRefusal(codes.TENSOR_INDIVISIBLE))
             continue

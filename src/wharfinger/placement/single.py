@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import backends, codes, memory
 from wharfinger.placement.backends import DeviceUse
 from wharfinger.placement.fit import Arrangement, Fit, MemberShortage, Shortage, Stage, fit
 from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.ports import PORT_RANGE
-from wharfinger.placement.split import tensor_divides
 from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, PoolCount, Sharding
 from wharfinger.placement.units import gib
 from wharfinger.placement.window import PLANNING_CONTEXT_TOKENS, WindowGoal
@@ -100,7 +100,8 @@ def short_of_memory(
         PoolCount(index, pools[index].left_bytes, MappingProxyType({**(pools[index].counted or {})}))
         for index in shortage.pools
     )
-    return TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage, counted=counted)
+    detail = _ruled_out(work.card, tag, len(work.pools(node, tag).devices))
+    return TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage, detail=detail, counted=counted)
 
 
 def needs_host(work: Workspace, tag: str) -> bool:
@@ -145,10 +146,31 @@ def node_stages(work: Workspace, tag: str, pools: Sequence[Pool], member: int) -
     for count in range(2, len(by_size) + 1):
         chosen = sorted(by_size[:count], key=lambda pool: pool.device_index or 0)
         if use is DeviceUse.TENSOR:
-            if tensor_divides(count, card.hidden_size, card.num_attention_heads, card.num_key_value_heads):
+            if not _indivisible(card, count):
                 yield (Stage.of(member, chosen),)
         elif count <= card.n_layers:
             yield tuple(Stage.of(member, (pool,)) for pool in chosen)
+
+
+def _indivisible(card: ModelCard, count: int) -> tuple[str, ...]:
+    """What cannot be cut over that many devices of one node. KV heads are repeated when there are more devices."""
+    kv_heads = card.num_key_value_heads
+    lacking: list[str] = []
+    if card.hidden_size % count:
+        lacking.append(f"hidden size {card.hidden_size}")
+    if card.num_attention_heads is not None and card.num_attention_heads % count:
+        lacking.append(f"{card.num_attention_heads} heads")
+    if kv_heads and kv_heads % count and count % kv_heads:
+        lacking.append(f"{kv_heads} KV heads")
+    return tuple(lacking)
+
+
+def _ruled_out(card: ModelCard, tag: str, devices: int) -> str:
+    """Which numbers of a node's devices a tensor engine cannot use, and why; empty when it can use each."""
+    if backends.device_use(tag) is not DeviceUse.TENSOR:
+        return ""
+    reasons = [(count, _indivisible(card, count)) for count in range(2, devices + 1)]
+    return "; ".join(f"{count} devices do not divide {', '.join(why)}" for count, why in reasons if why)
 
 
 def _nearness(refusal: TagRefusal) -> tuple[int, int]:
@@ -167,6 +189,8 @@ def node_refusal(node: NodeFacts, refusal: TagRefusal) -> NodeRefusal:
             f"{node.name} is short of memory for {refusal.tag} by {gib(short.short_by)}: "
             f"needs {gib(short.needed)}, usable {gib(short.usable)}"
         )
+        if refusal.detail:
+            message += f" ({refusal.detail})"
         return NodeRefusal(
             node.node_id,
             node.name,
@@ -176,6 +200,7 @@ def node_refusal(node: NodeFacts, refusal: TagRefusal) -> NodeRefusal:
             short.usable,
             short.short_by,
             short.parts,
+            missing_facts=refusal.missing,
             counted=refusal.counted,
         )
     if refusal.missing:

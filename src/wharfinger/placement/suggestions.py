@@ -31,6 +31,8 @@ _TRIES: Final = 8
 _SHOWN: Final = 2
 """Most suggestions of one kind."""
 _WINDOW_STEP: Final = 256
+_SHORT: Final = (codes.MEMORY_SHORT, codes.LINKS_UNSUPPORTED)
+"""Refusals that less memory would answer."""
 
 
 def suggest(
@@ -49,7 +51,7 @@ def suggest(
         return result
     helper = _Helper(snapshot, card, request, refusal)
     window = helper.smaller_window()
-    if window is not None and request.context_tokens is not None and refusal.code == codes.MEMORY_SHORT:
+    if window is not None and request.context_tokens is not None and refusal.code in _SHORT:
         refusal = replace(
             refusal,
             code=codes.CONTEXT_TOO_LARGE,
@@ -107,7 +109,7 @@ class _Helper:
 
     def smaller_window(self) -> int | None:
         """The largest window that would fit, in whole steps where that is possible."""
-        if self._refusal.code not in (codes.MEMORY_SHORT, codes.CONTEXT_TOO_LARGE):
+        if self._refusal.code not in (*_SHORT, codes.CONTEXT_TOO_LARGE):
             return None
         least = self._works(request=replace(self._request, context_tokens=MIN_CONTEXT_TOKENS))
         if least is None:

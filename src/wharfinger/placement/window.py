@@ -13,8 +13,6 @@ from wharfinger.placement.types import PlanRequest
 
 PLANNING_CONTEXT_TOKENS: Final = 8192
 """A plan nobody asked a window of must hold at least this much (or the card's whole window if that is less)."""
-HIGHEST_CONTEXT_TOKENS: Final = 1_048_576
-"""The largest window looked at when neither card nor engine names one."""
 _STEP_TOKENS: Final = 256
 """Engines size caches in steps of this many tokens, or in steps that divide it."""
 
@@ -70,9 +68,14 @@ def goal_for(card: ModelCard, tag: str, request: PlanRequest) -> WindowGoal:
 
 
 def card_limit(card: ModelCard) -> int | None:
-    """The card's own largest window; ``None`` when it names none."""
+    """The card's own largest window, at most what the contract can express; ``None`` when it names none."""
     limits = [limit for limit in (card.context_length, card.placement.max_context_tokens) if limit]
-    return min(limits) if limits else None
+    return min(*limits, memory.MAX_CONTEXT_TOKENS) if limits else None
+
+
+def weights_unknown(card: ModelCard) -> bool:
+    """Whether the card says nothing of what its weights take; such a model is never planned at zero bytes."""
+    return card.storage_size.in_bytes == 0 and (card.weights is None or card.weights.total_bytes == 0)
 
 
 def largest_window(slack: Callable[[int], int], fits: int, highest: int, probed: list[int]) -> int:

@@ -13,6 +13,7 @@ from placement_strategies import REQUESTS, cards, fleets
 from support.fleets import GIB, MIB, ask
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import memory
+from wharfinger.placement.backends import engine_of
 from wharfinger.placement.planner import plan
 from wharfinger.placement.previews import previews
 from wharfinger.placement.types import (
@@ -63,6 +64,12 @@ def check_layers(model: ModelCard, chosen: Plan) -> None:
     assert covered == list(range(n_layers))
     if chosen.meta is not InstanceMeta.RPC:
         assert [rank.start_layer for rank in chosen.ranks] == [0, *(r.end_layer for r in chosen.ranks[:-1])]
+
+
+def backend_of(chosen: Plan) -> str:
+    """The backend of every rank, or the engine of unlike ones."""
+    tags = {rank.backend for rank in chosen.ranks}
+    return tags.pop() if len(tags) == 1 else engine_of(tags.pop())
 
 
 @settings(max_examples=120, deadline=None)
@@ -210,7 +217,7 @@ def test_a_preview_is_what_a_launch_gets(
             min_nodes=len(row.plan.node_ids),
             max_nodes=len(row.plan.node_ids),
             required_node_ids=frozenset(row.plan.node_ids),
-            backend=row.plan.ranks[0].backend,
+            backend=backend_of(row.plan),
         )
         assert plan(snapshot, model, pinned).best == row.plan
 

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.fleets import ask, card, fleet, mac, mesh
+from wharfinger.placement.planner import plan
+from wharfinger.placement.previews import previews
 from wharfinger.placement.split import boundaries, largest_remainder, pack, tensor_divides
+from wharfinger.placement.types import PlanRequest
 
 
 @pytest.mark.parametrize(
@@ -110,3 +114,34 @@ def test_tensor_divides(
 ) -> None:
     """Hidden size, heads and KV heads must all divide (instances notes 3.6); unknown heads do not block."""
     assert tensor_divides(width, hidden, heads, kv_heads) is expected
+
+
+def test_a_latest_start_before_the_last_rank_is_refused() -> None:
+    """Four ranks start at 0, 1, 2 and 3 at the earliest: a limit of 2 has room for three."""
+    with pytest.raises(ValueError, match="max_start is 2; 4 ranges need at least 3"):
+        boundaries((4, 4, 4, 4), 2)
+    model = card()
+    limited = model.model_copy(
+        update={"placement": model.placement.model_copy(update={"max_pipeline_split_layer": 2})}
+    )
+    names = ("a", "b", "c", "d")
+    four = fleet(*map(mac, names), links=mesh(*names))
+    best = plan(four, limited, ask(min_nodes=3)).best
+    assert best is not None
+    assert [rank.start_layer for rank in best.ranks] == [0, 1, 2]
+    refusal = plan(four, limited, ask(min_nodes=4)).refusal
+    assert refusal is not None
+    assert refusal.code == "split_limited"
+    assert "no rank start after layer 2" in refusal.message
+
+
+@pytest.mark.parametrize("asked", [ask(min_nodes=3, max_nodes=2), ask(required_node_ids="ab", max_nodes=1)])
+def test_bounds_that_contradict_each_other_have_a_code(asked: PlanRequest) -> None:
+    """Neither a plan of the wrong width nor a reason that blames the nodes."""
+    pair = fleet(mac("a"), mac("b"), mac("c"), links=mesh("a", "b", "c"))
+    refusal = plan(pair, card(), asked).refusal
+    assert refusal is not None
+    assert refusal.code == "node_bounds_conflict"
+    assert refusal.message.startswith(f"max_nodes is {asked.max_nodes}; at least ")
+    rows = previews(pair, card(), asked)
+    assert [row.refusal and row.refusal.code for row in rows] == ["node_bounds_conflict"]

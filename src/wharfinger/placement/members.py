@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -23,6 +23,8 @@ class Member:
 
     node_id: str
     node: NodeFacts
+    tag: str
+    """The backend it would run."""
     pools: tuple[Pool, ...]
     """Measured pools, largest first."""
     host: HostMemory
@@ -74,6 +76,16 @@ class MemberIndex:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that may share a model: those with one backend, or unlike ones with one engine."""
+
+    tag: str
+    """The backend, or the bare engine."""
+    preference: int
+    """Best place in the card's preference that a set of the group can have."""
+
+
 @dataclass(slots=True)
 class Screening:
     """Outcome of the filters that come before memory, for one set of exclusions."""
@@ -87,7 +99,7 @@ class Screening:
         default_factory=dict[tuple[str, bool, bool], MemberIndex]
     )
     """Possible members of sets: by tag, whether RDMA is needed, whether one driver suffices."""
-    spanning: tuple[str, ...] | None = None
+    groups: tuple[Group, ...] | None = None
 
 
 def screen(work: Workspace, request: PlanRequest) -> Screening:
@@ -107,23 +119,67 @@ def screen(work: Workspace, request: PlanRequest) -> Screening:
     return found
 
 
-def spanning_tags(work: Workspace, request: PlanRequest) -> tuple[str, ...]:
-    """Backends of serving nodes that can span machines, best first."""
+def spanning_groups(work: Workspace, request: PlanRequest) -> tuple[Group, ...]:
+    """Groups of serving nodes whose engine can span machines, most preferred first.
+
+    Nodes with one backend come before unlike nodes of the same place.
+    """
     screening = screen(work, request)
-    if screening.spanning is None:
-        tags = {tag for node in screening.serving for tag in work.tags(node, request.backend)}
-        spanning = [tag for tag in tags if backends.span_of(tag) is not Span.NONE]
-        screening.spanning = backends.eligible_tags(work.card, spanning, request.backend)
-    return screening.spanning
+    if screening.groups is None:
+        offered = {tags for node in screening.serving if (tags := work.tags(node, request.backend))}
+        tags = {tag for each in offered for tag in each if backends.span_of(tag) is not Span.NONE}
+        groups = [
+            Group(tag, work.preference(tag))
+            for tag in backends.eligible_tags(work.card, tags, request.backend)
+        ]
+        for engine in sorted({backends.engine_of(tag) for tag in tags}):
+            own = [tag for tag in tags if backends.engine_of(tag) == engine]
+            if len(own) > 1 and may_mix(work, own):
+                groups.append(Group(engine, sorted(map(work.preference, own))[1]))
+        screening.groups = tuple(sorted(groups, key=lambda group: group.preference))
+    return screening.groups
+
+
+def may_mix(work: Workspace, tags: Sequence[str]) -> bool:
+    """Whether members may run different backends of one engine.
+
+    vLLM's ranks talk over one accelerator's library. A vision projector over llama.cpp RPC needs one accelerator.
+    """
+    if len({backends.engine_of(tag) for tag in tags}) > 1:
+        return False
+    span = backends.span_of(tags[0])
+    one_accelerator = len({compute for tag in tags if (compute := backends.compute_of(tag))}) <= 1
+    projector = any(companion.role == "projector" for companion in work.card.companions)
+    return one_accelerator or not (span is Span.MESH or (span is Span.STAR and projector))
+
+
+def _own_tags(work: Workspace, node: NodeFacts, request: PlanRequest, tag: str) -> tuple[str, ...]:
+    """Backends of the node that count as ``tag``, best first: itself, or those of a bare engine."""
+    tags = work.tags(node, request.backend)
+    if backends.compute_of(tag) is None:
+        return tuple(own for own in tags if backends.engine_of(own) == tag)
+    return (tag,) if tag in tags else ()
+
+
+def _measure_best(work: Workspace, node: NodeFacts, tags: Sequence[str]) -> Member | TagRefusal:
+    """What the node brings with the first backend it can use; else why not with the best."""
+    first: TagRefusal | None = None
+    for tag in tags:
+        outcome = measure(work, node, tag)
+        if isinstance(outcome, Member):
+            return outcome
+        first = first or outcome
+    assert first is not None, "carriers have at least one backend"
+    return first
 
 
 def carriers(work: Workspace, request: PlanRequest, tag: str) -> tuple[NodeFacts, ...]:
-    """Serving nodes that have the backend."""
+    """Serving nodes that have the backend, or one of the engine when ``tag`` is a bare engine."""
     screening = screen(work, request)
     found = screening.carriers.get(tag)
     if found is None:
         found = screening.carriers[tag] = tuple(
-            node for node in screening.serving if tag in work.tags(node, request.backend)
+            node for node in screening.serving if _own_tags(work, node, request, tag)
         )
     return found
 
@@ -143,7 +199,7 @@ def linked_members(work: Workspace, request: PlanRequest, shape: Shape) -> Membe
             if not (work.links.observed_from(node.node_id) if star else node.node_id in linked):
                 lonely.append(node)
                 continue
-            outcome = measure(work, node, shape.tag)
+            outcome = _measure_best(work, node, _own_tags(work, node, request, shape.tag))
             if isinstance(outcome, Member):
                 members.append(outcome)
             else:
@@ -178,6 +234,7 @@ def measure(work: Workspace, node: NodeFacts, tag: str) -> Member | TagRefusal:
     return Member(
         node.node_id,
         node,
+        tag,
         pools,
         offered.host,
         usable,

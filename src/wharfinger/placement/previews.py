@@ -10,7 +10,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import codes
 from wharfinger.placement.build import build_plan
 from wharfinger.placement.refusals import explain, node_refusals
-from wharfinger.placement.search import Found, check_request, search, search_sets
+from wharfinger.placement.search import Found, check_request, narrowest_width, search, search_sets
 from wharfinger.placement.suggestions import suggest
 from wharfinger.placement.types import (
     FleetSnapshot,
@@ -40,6 +40,8 @@ _NO_WIDER: Final = frozenset(
         codes.META_NOT_APPLICABLE,
         codes.NO_COMMON_ENGINE,
         codes.RDMA_MISSING,
+        codes.SPLIT_LIMITED,
+        codes.TOO_FEW_LAYERS,
         codes.TENSOR_OVER_RPC,
         codes.TENSOR_UNSUPPORTED,
     }
@@ -88,7 +90,9 @@ def preview_answer(
     if not snapshot.nodes:
         return PreviewAnswer((), ())
     work = Workspace(snapshot, card, request.settings)
-    narrowest = max(1, request.min_nodes, len(request.required_node_ids))
+    if check_request(work, request) == codes.NODE_BOUNDS_CONFLICT:
+        return _unanswerable(work, request, catalog, sharding)
+    narrowest = narrowest_width(request)
     picks: list[PreviewRow] = []
     alternatives: list[PreviewRow] = []
     refusals: list[tuple[PlanRequest, PlanResult]] = []
@@ -113,6 +117,16 @@ def preview_answer(
         refusals[0] = (asked, suggest(snapshot, card, asked, catalog, result))
     refused = (PreviewRow(asked.sharding, asked.meta, None, result.refusal) for asked, result in refusals)
     return PreviewAnswer((*rows, *refused), refused_nodes)
+
+
+def _unanswerable(
+    work: Workspace, request: PlanRequest, catalog: Sequence[ModelCard], sharding: Sharding | None
+) -> PreviewAnswer:
+    """A request that contradicts itself: one refusal, whatever the shape."""
+    result = explain(work, request, search(work, request))
+    result = suggest(work.snapshot, work.card, request, catalog, result)
+    row = PreviewRow(sharding or request.sharding, request.meta, None, result.refusal)
+    return PreviewAnswer((row,), result.node_refusals)
 
 
 def _with_sets(work: Workspace, request: PlanRequest, found: Found) -> Found:

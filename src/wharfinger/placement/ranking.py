@@ -30,8 +30,13 @@ class Candidate:
 
     @property
     def tag(self) -> str:
-        """The backend all members use."""
+        """The backend all members use; the engine when they use different ones of it."""
         return self.fit.arrangement.tag
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Backends in use."""
+        return self.fit.arrangement.tags or (self.fit.arrangement.tag,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def score(work: Workspace, candidate: Candidate) -> Score:
         for charge in charges:
             free += charge.usable_bytes - charge.needed_bytes
     return Score(
-        preference=len(preference) - work.preference(candidate.tag),
+        preference=len(preference) - max(map(work.preference, candidate.tags)),
         width=len(members),
         passes_per_s=passes_per_second(work, candidate),
         files=files / len(members),

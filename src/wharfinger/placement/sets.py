@@ -35,8 +35,6 @@ class SetRefusal:
 
 def fit_set(work: Workspace, shape: Shape, members: Sequence[Member]) -> Candidate | SetRefusal:
     """Whether a set is linked as the engine needs and holds the model; the candidate is in rank order."""
-    if shape.sharding is Sharding.PIPELINE and len(members) > work.card.n_layers:
-        return SetRefusal(codes.TOO_FEW_LAYERS)
     orders = rank_orders(work, shape, members)
     if isinstance(orders, LinkProblem):
         return SetRefusal(orders.code, _ids(members), missing=orders.missing)
@@ -55,6 +53,8 @@ def fit_set(work: Workspace, shape: Shape, members: Sequence[Member]) -> Candida
 
 def fit_order(work: Workspace, shape: Shape, order: Sequence[Member]) -> Candidate | SetRefusal:
     """Whether the members hold the model in this order of ranks, with the fewest devices that do."""
+    if shape.sharding is Sharding.PIPELINE and (code := pipeline_problem(work, len(order))) is not None:
+        return SetRefusal(code, _ids(order))
     nearest: Shortage | None = None
     for arrangement in _arrangements(work, shape, order):
         outcome = fit(work, arrangement, shape.goal)
@@ -73,6 +73,14 @@ def _ids(members: Sequence[Member]) -> tuple[str, ...]:
 
 def _short_by(refusal: SetRefusal) -> int:
     return refusal.shortage.short_by if refusal.shortage is not None else 2**63
+
+
+def pipeline_problem(work: Workspace, stages: int) -> str | None:
+    """Code of why the layers cannot be cut over that many stages of several nodes; ``None`` when they can."""
+    if stages > work.card.n_layers:
+        return codes.TOO_FEW_LAYERS
+    latest = work.card.placement.max_pipeline_split_layer
+    return codes.SPLIT_LIMITED if latest is not None and stages - 1 > latest else None
 
 
 def divides(work: Workspace, width: int) -> bool:
@@ -98,7 +106,7 @@ def _arrangements(work: Workspace, shape: Shape, order: Sequence[Member]) -> Ite
         if ways > 1 and not divides(work, ways):
             continue
         stages = tuple(Stage.of(index, _by_index(member.pools[:count])) for index, member in enumerate(order))
-        yield Arrangement(shape.tag, shape.sharding, stages, hosts)
+        yield Arrangement(shape.tag, shape.sharding, stages, hosts, tags=member_tags(shape, order))
 
 
 def _layered(work: Workspace, shape: Shape, order: Sequence[Member]) -> Iterator[Arrangement]:
@@ -106,11 +114,7 @@ def _layered(work: Workspace, shape: Shape, order: Sequence[Member]) -> Iterator
 
     llama.cpp lists the donors' devices before the driver's own, so the driver's come last.
     """
-    one_layer = work.sized(shape.tag, 0, 1, 1, False, shape.goal.floor).device_bytes
-    useful = [
-        [pool for pool in member.pools if (pool.usable_bytes or 0) >= one_layer] or [member.pools[0]]
-        for member in order
-    ]
+    useful = [_useful(work, shape, member) for member in order]
     hosts = tuple(member.host for member in order)
     for count in range(1, max(len(pools) for pools in useful) + 1):
         by_member = [
@@ -119,9 +123,22 @@ def _layered(work: Workspace, shape: Shape, order: Sequence[Member]) -> Iterator
         ]
         driver, *donors = by_member
         stages = tuple(stage for member_stages in (*donors, driver) for stage in member_stages)
-        if len(stages) > work.card.n_layers:
+        if pipeline_problem(work, len(stages)) is not None:
             return
-        yield Arrangement(shape.tag, Sharding.PIPELINE, stages, hosts, driver=0)
+        tags = member_tags(shape, order)
+        yield Arrangement(shape.tag, Sharding.PIPELINE, stages, hosts, driver=0, tags=tags)
+
+
+def _useful(work: Workspace, shape: Shape, member: Member) -> Sequence[Pool]:
+    """Pools of a member that hold a layer at all."""
+    one_layer = work.sized(member.tag, 0, 1, 1, False, shape.goal.floor).device_bytes
+    return [pool for pool in member.pools if (pool.usable_bytes or 0) >= one_layer] or [member.pools[0]]
+
+
+def member_tags(shape: Shape, order: Sequence[Member]) -> tuple[str, ...]:
+    """Each member's backend where they may differ."""
+    tags = tuple(member.tag for member in order)
+    return () if all(tag == shape.tag for tag in tags) else tags
 
 
 def _by_index(pools: Sequence[Pool]) -> list[Pool]:

@@ -15,6 +15,7 @@ class Shape:
     """What kind of set is looked for."""
 
     tag: str
+    """Backend of every member, or a bare engine: each member then runs its own best backend of it."""
     sharding: Sharding
     meta: InstanceMeta
     span: Span

@@ -36,7 +36,13 @@ def largest_remainder(n_layers: int, weights: Sequence[int]) -> tuple[int, ...]:
 
 
 def boundaries(counts: Sequence[int], max_start: int | None = None) -> tuple[tuple[int, int], ...]:
-    """Half-open layer ranges of the counts; no range but the first starts after ``max_start``."""
+    """Half-open layer ranges of the counts; no range but the first starts after ``max_start``.
+
+    Raises:
+        ValueError: ``max_start`` leaves fewer starts than there are ranges after the first.
+    """
+    if max_start is not None and len(counts) - 1 > max_start:
+        raise ValueError(f"max_start is {max_start}; {len(counts)} ranges need at least {len(counts) - 1}")
     starts = [0]
     for count in counts[:-1]:
         starts.append(starts[-1] + count)

@@ -78,6 +78,15 @@ class Invariants:
         }
         self._must(self._provider == expected, f"there is {self._provider}, there should be {expected}")
 
+    def broke(self, what: str, error: BaseException) -> None:
+        """Something raised what it never should."""
+        self._must(False, f"{what} broke: {error!r}")
+
+    def same_submission(self, first: Operation, again: tuple[Operation, bool]) -> None:
+        """The second submission under a key found what the first one made."""
+        found = (again[0].operation_id, again[1])
+        self._must(found == (first.operation_id, False), f"{first.operation_id} submitted again gave {found}")
+
     def _open(self, operation: Operation) -> None:
         key = (operation.resource_type, operation.resource_name)
         self._must(key not in self._unresolved, f"{key} has two unresolved operations")

@@ -176,7 +176,7 @@ class MemoryStore:
         )
         for sequence, draft in enumerate(change.events, start=first):
             record.events.append(
-                OperationEvent(sequence, draft.type, draft.level, draft.message, draft.payload, now)
+                OperationEvent(sequence, draft.type, draft.level, draft.message, draft.told(operation), now)
             )
         record.operation = operation
         self._observe(before, record)

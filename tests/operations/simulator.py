@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -21,7 +21,9 @@ from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.backoff import Backoff
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import (
+    Conflict,
     Lease,
+    LeaseLost,
     NewOperation,
     Operation,
     OperationEvent,
@@ -30,9 +32,9 @@ from wharfinger.operations.model import (
     RetryableError,
     Waiting,
 )
-from wharfinger.operations.port import ClaimRequest
+from wharfinger.operations.port import ClaimRequest, WorkStore
 from wharfinger.operations.signals import Signals
-from wharfinger.operations.transitions import Change, Rule
+from wharfinger.operations.transitions import Change, Heartbeat, Rule
 from wharfinger.operations.worker import Worker
 from wharfinger.store.errors import StoreUnavailable
 
@@ -114,22 +116,104 @@ class World:
         return self.rng.random() < chance
 
 
-class Process:
-    """One worker process; when it dies, nothing it does has an effect any more. It is the store its worker sees."""
+class Line:
+    """The way from one process to the store: late, lost before or after the write."""
 
     def __init__(self, world: World, owner: str) -> None:
         self.world = world
         self.owner = owner
+        self._paused_until = 0.0
+
+    async def _may_die_here(self, where: str) -> None:
+        """A process that dies does not return from this."""
+
+    async def _may_go_on(self) -> None:
+        """A process that is dead does not return from this."""
+
+    async def _call(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        world, dice = self.world, self.world.dice
+        await self._delay(world.rng.uniform(0.0, 0.02))
+        await self._may_die_here(f"before {what}")
+        if world.hit(dice.lost_before):
+            world.note(f"{self.owner} {what}: lost before the write")
+            raise StoreUnavailable("lost before the write")
+        if world.hit(dice.late):
+            # Under way for longer than a lease: it takes effect whether or not its process still waits, or lives.
+            late = asyncio.create_task(self._late(what, call))
+            late.add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # perhaps nobody waits for it
+            return await asyncio.shield(late)
+        result = await self._effect(what, call)
+        await self._may_die_here(f"after {what}")
+        if world.hit(dice.lost_after):
+            world.note(f"{self.owner} {what}: the answer was lost")
+            raise StoreUnavailable("the answer was lost")
+        return result
+
+    async def _late(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        await asyncio.sleep(self.world.rng.uniform(0.0, 3 * LEASE_S))
+        return await self._effect(f"{what} (late)", call)
+
+    async def _effect(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            result = await call()
+        except Exception as error:
+            self.world.note(f"{self.owner} {what}: {error!r}")
+            if not isinstance(error, (LeaseLost, Conflict)):
+                self.world.invariants.broke(what, error)
+            raise
+        self.world.note(f"{self.owner} {what}")
+        return result
+
+    async def _delay(self, delay_s: float) -> None:
+        if self.world.hit(self.world.dice.pause):
+            loop = asyncio.get_running_loop()
+            self._paused_until = loop.time() + self.world.rng.uniform(0.0, 3 * LEASE_S)
+            self.world.note(f"{self.owner} pauses until {self._paused_until:.3f}")
+        await asyncio.sleep(max(delay_s, self._paused_until - asyncio.get_running_loop().time()))
+        await self._may_go_on()
+
+
+class Client(Line):
+    """Somebody who submits and cancels, and repeats what was not answered."""
+
+    async def submit(self, new: NewOperation) -> Operation:
+        """Under one key until it is answered, and then perhaps once more; waits while the resource is busy."""
+        operation = await self._insist("submit", lambda: self.world.store.submit(new))
+        if self.world.hit(0.3):
+            again = await self._insist("submit again", lambda: self.world.store.submit(new))
+            self.world.invariants.same_submission(operation[0], again)
+        return operation[0]
+
+    async def cancel(self, operation_id: str) -> None:
+        """Ask until it is answered."""
+        await self._insist(f"cancel {operation_id}", lambda: self.world.store.request_cancel(operation_id))
+
+    async def _insist(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        while True:
+            try:
+                return await self._call(what, call)
+            except (StoreUnavailable, Conflict):
+                await asyncio.sleep(self.world.rng.uniform(0.5, 5.0))
+
+
+class Process(Line):
+    """One worker process; when it dies, nothing it does has an effect any more. It is the store its worker sees."""
+
+    def __init__(self, world: World, owner: str) -> None:
+        super().__init__(world, owner)
         # A cancel in the same process is noticed at once, one from elsewhere at the next heartbeat.
         self.signals = world.store.signals if world.hit(0.5) else Signals()
         self.death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._paused_until = 0.0
+        self._drift = world.rng.uniform(0.98, 1.02)
+        """Seconds of the store's clock in a second of its own: it believes in leases that are as much longer."""
         settings = AttemptSettings(
             lease_s=LEASE_S, backoff=Backoff(jitter=lambda: world.rng.uniform(0.75, 1.25)), cancel_grace_s=3.0
         )
         handlers = {KIND: Scripted(self)}
-        self.worker = Worker(
-            self, handlers, owner=owner, concurrency=world.rng.randint(1, 3), settings=settings
+        self.worker = WatchedWorker(
+            world, self, handlers, owner=owner, concurrency=world.rng.randint(1, 3), settings=settings
         )
 
     async def submit(self, new: NewOperation) -> tuple[Operation, bool]:
@@ -152,7 +236,8 @@ class Process:
         return await self._call("cancel", lambda: self.world.store.request_cancel(operation_id))
 
     async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
-        return await self._call("claim", lambda: self.world.store.claim(request))
+        drifted = replace(request, lease_s=request.lease_s * self._drift)
+        return await self._call("claim", lambda: self.world.store.claim(drifted))
 
     async def apply(self, lease: Lease, rule: Rule) -> Change:
         name = f"{rule.__class__.__name__} {lease.operation_id} g{lease.generation}"
@@ -170,63 +255,23 @@ class Process:
     async def outside(self, what: str) -> None:
         """A call to the provider: takes time, and the process may die before it has an effect."""
         await self._delay(self.world.rng.uniform(0.0, 0.5))
-        await self._maybe_die(f"before {what}")
+        await self._may_die_here(f"before {what}")
 
     async def _fenced(self, lease: Lease, rule: Rule) -> Change:
+        if isinstance(rule, Heartbeat):
+            rule = Heartbeat(rule.lease_s * self._drift)
         before = self.world.store.records[lease.operation_id].operation
         change = await self.world.store.apply(lease, rule)
         self.world.invariants.written_under(lease, before, self.world.clock())
         return change
 
-    async def _call(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        world, dice = self.world, self.world.dice
-        await self._delay(world.rng.uniform(0.0, 0.02))
-        await self._maybe_die(f"before {what}")
-        if world.hit(dice.lost_before):
-            world.note(f"{self.owner} {what}: lost before the write")
-            raise StoreUnavailable("lost before the write")
-        if world.hit(dice.late):
-            # Under way for longer than a lease: it takes effect whether or not its process still waits, or lives.
-            late = asyncio.create_task(self._late(what, call))
-            late.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )  # perhaps nobody waits for it
-            return await asyncio.shield(late)
-        result = await self._effect(what, call)
-        await self._maybe_die(f"after {what}")
-        if world.hit(dice.lost_after):
-            world.note(f"{self.owner} {what}: the answer was lost")
-            raise StoreUnavailable("the answer was lost")
-        return result
-
-    async def _late(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        await asyncio.sleep(self.world.rng.uniform(0.0, 3 * LEASE_S))
-        return await self._effect(f"{what} (late)", call)
-
-    async def _effect(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        try:
-            result = await call()
-        except Exception as error:
-            self.world.note(f"{self.owner} {what}: {error!r}")
-            raise
-        self.world.note(f"{self.owner} {what}")
-        return result
-
-    async def _delay(self, delay_s: float) -> None:
-        if self.world.hit(self.world.dice.pause):
-            loop = asyncio.get_running_loop()
-            self._paused_until = loop.time() + self.world.rng.uniform(0.0, 3 * LEASE_S)
-            self.world.note(f"{self.owner} pauses until {self._paused_until:.3f}")
-        await asyncio.sleep(max(delay_s, self._paused_until - asyncio.get_running_loop().time()))
-        await self._nothing_if_dead()
-
-    async def _maybe_die(self, where: str) -> None:
+    async def _may_die_here(self, where: str) -> None:
         if not self.death.done() and self.world.hit(self.world.dice.crash):
             self.world.note(f"{self.owner} dies {where}")
             self.die()
-        await self._nothing_if_dead()
+        await self._may_go_on()
 
-    async def _nothing_if_dead(self) -> None:
+    async def _may_go_on(self) -> None:
         if self.death.done():
             await asyncio.get_running_loop().create_future()
 
@@ -234,6 +279,19 @@ class Process:
         """From now on nothing that this process does has an effect."""
         if not self.death.done():
             self.death.set_result(None)
+
+
+class WatchedWorker(Worker):
+    """Whatever else than a lost lease ends an attempt is a mistake, which the worker only logs."""
+
+    def __init__(self, world: World, store: WorkStore, *arguments: Any, **options: Any) -> None:
+        super().__init__(store, *arguments, **options)
+        self._world = world
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._world.invariants.broke(f"the attempt at {task.get_name()}", error)
+        super()._ended(task)
 
 
 class Scripted:
@@ -245,7 +303,7 @@ class Scripted:
 
     async def run(self, context: OperationContext) -> dict[str, Any] | None:
         """Make one resource, take some steps, and meet the scripted waits and errors on the way."""
-        left = self._world.left[context.operation.operation_id]
+        left = self._left(context)
         key = await self._ensure(context)
         for number in range(context.operation.request["steps"]):
             if context.cancelled:
@@ -260,7 +318,7 @@ class Scripted:
 
     async def cleanup(self, context: OperationContext) -> None:
         """Delete the resource if there can be one."""
-        left = self._world.left[context.operation.operation_id]
+        left = self._left(context)
         await context.sleep(self._world.rng.uniform(0.0, LEASE_S))
         if _take(left, "cleanup_errors"):
             raise RetryableError("cleanup_failed", f"not gone yet ({left['cleanup_errors']} to go)")
@@ -279,6 +337,10 @@ class Scripted:
             self._world.created.append(key)
             self._world.note(f"{self._process.owner} created {key}")
         return key
+
+    def _left(self, context: OperationContext) -> dict[str, int]:
+        script: dict[str, int] = context.operation.request["script"]
+        return self._world.left.setdefault(context.operation.operation_id, dict(script))
 
     def _meet(self, left: dict[str, int]) -> None:
         if self._world.hit(0.5):
@@ -316,6 +378,7 @@ class Simulation:
         async with asyncio.TaskGroup() as group:
             hosts = [group.create_task(self._host(number)) for number in range(world.dice.workers)]
             await self._use()
+            self._check_submissions()
             while any(not record.operation.state.terminal for record in world.store.records.values()):
                 self._raise_violation()
                 if loop.time() > FAULTY_S + PATIENCE_S:
@@ -326,6 +389,11 @@ class Simulation:
         world.invariants.at_the_end(world.store.records.values(), world.created)
         self._raise_violation()
         return world
+
+    def _check_submissions(self) -> None:
+        keys = [record.operation.idempotency_key for record in self.world.store.records.values()]
+        if sorted(map(str, keys)) != [f"key-{number}" for number in range(self.world.dice.operations)]:
+            raise Violation(f"{self.world.dice.operations} submissions made operations of the keys {keys}")
 
     def _raise_violation(self) -> None:
         if self.world.invariants.violation is not None:
@@ -353,32 +421,33 @@ class Simulation:
             await asyncio.sleep(rng.uniform(0.1, 5.0))
 
     async def _use(self) -> None:
-        """Somebody submits operations and changes their mind about some."""
-        world, rng = self.world, self.world.rng
-        for number in range(world.dice.operations):
-            await asyncio.sleep(rng.uniform(0, 20))
-            script = {
-                "waits": rng.choice([0, 0, 2]),
-                "errors": rng.choice([0, 0, 1, 5]),
-                "bugs": rng.choice([0, 0, 1]),
-                "refusals": rng.choice([0, 0, 1]),
-                "cleanup_errors": rng.choice([0, 1, 3]),
-            }
-            new = NewOperation(
-                *(KIND, "thing", f"thing-{number}", {"steps": rng.randint(1, 3)}),
-                max_attempts=rng.randint(1, 4),
-                wait_deadline_s=rng.choice([None, 15.0]),
-            )
-            operation, _ = await world.store.submit(new)
-            world.left[operation.operation_id] = script
-            world.note(f"submitted {operation.operation_id} {script} {new.max_attempts} attempts")
-            if world.hit(world.dice.cancel):
-                loop = asyncio.get_running_loop()
-                loop.call_later(rng.uniform(0, 60), self._cancel, operation.operation_id)
+        """Some people submit operations on the same few resources and change their mind about some."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.world.dice.operations):
+                group.create_task(self._use_one(number))
 
-    def _cancel(self, operation_id: str) -> None:
-        self.world.note(f"cancel {operation_id}")
-        self._cancelling = asyncio.create_task(self.world.store.request_cancel(operation_id))
+    async def _use_one(self, number: int) -> None:
+        world, rng = self.world, self.world.rng
+        script = {
+            "waits": rng.choice([0, 0, 2]),
+            "errors": rng.choice([0, 0, 1, 5]),
+            "bugs": rng.choice([0, 0, 1]),
+            "refusals": rng.choice([0, 0, 1]),
+            "cleanup_errors": rng.choice([0, 1, 3]),
+        }
+        new = NewOperation(
+            *(KIND, "thing", f"thing-{number % 3}", {"steps": rng.randint(1, 3), "script": script}),
+            idempotency_key=f"key-{number}",
+            max_attempts=rng.randint(1, 4),
+            wait_deadline_s=rng.choice([None, 15.0]),
+        )
+        await asyncio.sleep(rng.uniform(0, 60))
+        client = Client(world, f"client {number}")
+        operation = await client.submit(new)
+        world.note(f"submitted {operation.operation_id} {script} {new.max_attempts} attempts")
+        if world.hit(world.dice.cancel):
+            await asyncio.sleep(rng.uniform(0, 60))
+            await client.cancel(operation.operation_id)
 
 
 def simulate(seed: int, store_type: type[MemoryStore] = MemoryStore) -> World:

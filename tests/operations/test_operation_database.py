@@ -161,7 +161,7 @@ async def test_leases_of_earlier_processes_are_released_at_once(store: Operation
     assert await store.release_leases_of_previous_owner("inst_1:") == 2
     again = await store.claim(offer("inst_1:14:dd"))
     assert names(again) == ["a", "b"]
-    assert [operation.attempt for operation in again] == [2, 2]
+    assert [operation.attempt for operation in again] == [1, 1]
 
 
 async def test_pruning_takes_steps_and_events_along(store: OperationStore, database: Database) -> None:

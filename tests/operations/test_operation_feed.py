@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from operations.memory_store import MemoryStore
 from wharfinger.operations.feed import follow
 from wharfinger.operations.model import Lease, NewOperation, OperationEvent, UnknownOperation
 from wharfinger.operations.port import ClaimRequest, WorkStore
@@ -75,6 +78,24 @@ async def test_a_silent_feed_shows_that_it_is_alive(store: WorkStore) -> None:
     assert event.sequence == 3
     await feed.aclose()
     assert store.signals._listeners == {}
+
+
+async def test_an_operation_that_ends_between_two_reads_is_told_to_its_end() -> None:
+    """Asked after the events were read, ``finished`` would hide those that came between."""
+
+    class EndsMeanwhile(MemoryStore):
+        lease: Lease
+
+        async def events(self, operation_id: str, after_sequence: int = 0, limit: int = 100) -> Any:
+            found = await super().events(operation_id, after_sequence, limit)
+            if not self.records[operation_id].operation.state.terminal:
+                await self.apply(self.lease, Succeed(None))
+            return found
+
+    store = EndsMeanwhile(lambda: datetime.now(UTC))
+    store.lease = await started(store)
+    told = await collected(follow(store, store.lease.operation_id, 2, poll_s=0.01))
+    assert told == [(3, "succeeded")]
 
 
 async def test_an_unknown_operation_is_said_at_once(store: WorkStore) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,8 @@ from operations.virtual_time import run_virtually
 from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import Lease, NewOperation, Operation, OperationState, OperationStep, Waiting
-from wharfinger.operations.transitions import Change, Heartbeat, Rule
+from wharfinger.operations.port import ClaimRequest
+from wharfinger.operations.transitions import Change, Heartbeat, InvalidTransition, Rule
 from wharfinger.operations.worker import Worker
 from wharfinger.store.errors import StoreUnavailable
 
@@ -140,6 +141,85 @@ def test_a_wait_is_over_to_the_second() -> None:
     handler = Waits(0)
     play(Outages, handler, 30)
     assert [at for at, _ in handler.ends] == pytest.approx([0, 7.3, 14.6, 21.9, 29.2], abs=0.05)
+
+
+def test_sleeping_on_after_a_cancel_lets_the_loop_go_on() -> None:
+    """A handler that does not look at ``cancelled`` must not freeze its process; see the gateway, which shares it."""
+
+    class Drains(Sleeper):
+        async def run(self, context: OperationContext) -> dict[str, Any] | None:
+            while not context.cancelled:
+                await context.sleep(60)
+            for delay_s in (0.0, 0.05, 60.0):
+                self.ends.append((seconds(), "slept"))
+                turn = asyncio.get_running_loop().create_future()
+                asyncio.get_running_loop().call_soon(turn.set_result, None)
+                await context.sleep(delay_s)
+                assert turn.done()
+            self.ends.append((seconds(), "slept"))
+            return None
+
+    async def scene() -> list[float]:
+        store, handler = Outages(), Drains(0)
+        worker = Worker(store, {"k": handler}, owner="w1")
+        running = asyncio.create_task(worker.run())
+        operation, _ = await store.submit(NewOperation("k", "thing", "r"))
+        await asyncio.sleep(5)
+        await store.request_cancel(operation.operation_id)
+        await asyncio.sleep(5)
+        assert (await store.get(operation.operation_id)).state is State.CANCELLED
+        await worker.stop()
+        await running
+        return [at for at, _ in handler.ends]
+
+    begun, *ends = run_virtually(scene())
+    assert [at - begun for at in ends] == pytest.approx([0, 0.05, 0.15], abs=0.001)
+
+
+def test_a_reaper_works_also_while_every_slot_is_taken() -> None:
+    async def scene() -> Operation:
+        store = Outages()
+        worker = Worker(store, {"k": Sleeper(300)}, owner="w1", concurrency=1)
+        running = asyncio.create_task(worker.run())
+        await store.submit(NewOperation("k", "thing", "mine"))
+        await asyncio.sleep(1)
+        dead, _ = await store.submit(NewOperation("other", "thing", "of the dead"))
+        await store.claim(ClaimRequest("dead", ["other"], [], 1, 30.0))
+        await asyncio.sleep(45)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return await store.get(dead.operation_id)
+
+    operation = run_virtually(scene())
+    assert (operation.state, operation.lease_owner) == (State.WAITING, None)
+
+
+def test_a_worker_outlives_a_claim_and_a_reap_that_break() -> None:
+    class Breaks(Outages):
+        def _break(self) -> None:
+            if 5 <= seconds() < 15:
+                raise InvalidTransition("a mistake of ours")
+
+        async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
+            self._break()
+            return await super().claim(request)
+
+        async def reap(self, limit: int = 100) -> int:
+            self._break()
+            return await super().reap(limit)
+
+    async def scene() -> Operation:
+        store = Breaks()
+        running = asyncio.create_task(Worker(store, {"k": Sleeper(1)}, owner="w1").run())
+        await asyncio.sleep(10)
+        operation, _ = await store.submit(NewOperation("k", "thing", "r"))
+        await asyncio.sleep(15)
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return await store.get(operation.operation_id)
+
+    assert run_virtually(scene()).state is State.SUCCEEDED
 
 
 def test_a_handler_that_was_cancelled_by_something_of_its_own_has_failed() -> None:

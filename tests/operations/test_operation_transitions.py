@@ -106,6 +106,19 @@ CHECKPOINT = Checkpoint("s", "succeeded", {"a": 1}, 40, "done")
         ),
         (operation(State.LEASED), Start(), {"state": State.RUNNING}, []),
         (operation(State.CANCELLING), Start(), {}, []),
+        (operation(State.RUNNING), Start(), {}, []),
+        (
+            operation(State.LEASED, attempt=3),
+            Expire(),
+            UNHELD | {"state": State.WAITING, "waiting_reason": "worker_lost", "attempt": 2},
+            ["lease_expired"],
+        ),
+        (
+            operation(State.LEASED, attempt=3, cleaning_for=State.FAILED),
+            Expire(),
+            UNHELD | {"state": State.WAITING, "waiting_reason": "worker_lost"},
+            ["lease_expired"],
+        ),
         (operation(State.RUNNING), Heartbeat(90), {"lease_expires_at": NOW + timedelta(seconds=90)}, []),
         (
             operation(State.RUNNING),
@@ -319,7 +332,7 @@ def test_a_rule_changes_exactly_this(
 
 STARTS: dict[str, tuple[Rule, set[State]]] = {
     "claim": (Claim("w2", 10), {State.PENDING, State.WAITING}),  # cancelling too, while nobody holds it
-    "start": (Start(), {State.LEASED, State.CANCELLING}),
+    "start": (Start(), {State.LEASED, State.RUNNING, State.CANCELLING}),
     "heartbeat": (Heartbeat(1), {State.LEASED, State.RUNNING, State.CANCELLING}),
     "expire": (Expire(), {State.LEASED, State.RUNNING, State.CANCELLING}),
     "release": (Release(), {State.LEASED, State.RUNNING, State.CANCELLING}),

@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from operations.conftest import Harness
-from operations.polling import reached
+from operations.memory_store import MemoryStore
+from operations.polling import reached, until
 from support.postgres import fresh_database_url
 from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.backoff import Backoff
@@ -110,6 +114,41 @@ async def test_success_completes(store: WorkStore) -> None:
     assert await types(store, operation.operation_id) == [
         *("submitted", "claimed", "step.succeeded", "step.running", "succeeded")
     ]
+
+
+@pytest.mark.parametrize(
+    ("errors", "state", "code"),
+    [
+        (
+            [KeyError("k"), PermanentError("refused", "no"), RetryableError("busy", "b")],
+            State.FAILED,
+            "refused",
+        ),
+        ([Waiting("w", "w", retry_after_s=60), RetryableError("busy", "b")], State.FAILED, "busy"),
+        ([Waiting("w", "w", retry_after_s=60), KeyError("k")], State.FAILED, "unexpected_error"),
+        (
+            [Waiting("w", "w", retry_after_s=60), ExceptionGroup("g", [OSError()])],
+            State.FAILED,
+            "unexpected_error",
+        ),
+        ([Waiting("w", "w", retry_after_s=60)], State.WAITING, None),
+        ([LeaseLost("lost"), PermanentError("refused", "no")], State.RUNNING, None),
+    ],
+)
+async def test_the_gravest_error_of_a_task_group_decides(
+    errors: list[Exception], state: State, code: str | None
+) -> None:
+    store = MemoryStore(lambda: datetime.now(UTC))
+
+    async def body(context: OperationContext) -> dict[str, Any] | None:
+        raise ExceptionGroup("unhandled errors in a TaskGroup", errors)
+
+    async with working(store, Recorded(body)) as worker:
+        operation_id = await submitted(store, max_attempts=1)
+        if state is State.RUNNING:
+            await until(lambda: store.records[operation_id].operation.state is state and not worker._attempts)
+        operation = await reached(store, operation_id, state)
+    assert operation.error_code == code
 
 
 async def test_a_retryable_error_is_tried_again_from_its_checkpoints(store: WorkStore) -> None:

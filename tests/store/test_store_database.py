@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from support.postgres import fresh_database_url
 from wharfinger.store.database import Database
@@ -205,6 +206,52 @@ async def test_a_missing_database_is_said(tmp_path: Path) -> None:
     text = await unavailable(database)
     assert "no_such_database" in text
     assert "does not exist" in text
+
+
+async def test_a_programming_error_is_no_outage(database: Database) -> None:
+    """Waiting mends an outage. It never mends a statement that is wrong, on SQLite the same class of error."""
+    for statement in ("SELECT * FROM no_such_table", "SELEC 1", "SELECT no_such_column FROM installation"):
+        for attempt in (
+            _statement(database, statement),
+            database.run(partial(_execute, statement=statement)),
+        ):
+            with pytest.raises(DBAPIError):
+                await attempt
+    async with database.begin() as connection:
+        await connection.execute(put("a"))
+    with pytest.raises(IntegrityError):
+        await database.run(lambda connection: connection.execute(put("a")))
+
+
+def _execute(connection: Connection, statement: str) -> None:
+    connection.execute(text(statement))
+
+
+async def _statement(database: Database, statement: str) -> None:
+    async with database.read() as connection:
+        await connection.execute(text(statement))
+
+
+def _write_impatiently(connection: Connection) -> None:
+    connection.execute(text("SET LOCAL lock_timeout = '50ms'"))
+    connection.execute(put("a"))
+
+
+async def test_a_lock_of_another_session_is_an_outage_after_a_while(tmp_path: Path) -> None:
+    database = Database.open(await fresh_database_url("postgres", tmp_path))
+    async with database.begin() as connection:
+        await connection.execute(text("LOCK TABLE installation IN ACCESS EXCLUSIVE MODE"))
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            await database.run(_write_impatiently)
+    settings = {
+        "idle_in_transaction_session_timeout": "10s",
+        "lock_timeout": "10s",
+        "tcp_keepalives_idle": "10",
+    }
+    async with database.read() as connection:
+        for name, value in settings.items():
+            assert (await connection.execute(text(f"SHOW {name}"))).scalar_one() == value
+    await database.close()
 
 
 async def test_a_callers_own_os_error_is_left_alone(database: Database, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
@@ -19,6 +21,7 @@ from wharfinger.operations.model import (
     OperationStep,
     UnknownOperation,
 )
+from wharfinger.operations.recurring import SCHEDULE
 from wharfinger.workflows.control import ControlPlane
 
 router = APIRouter(prefix="/api/v1/operations", tags=["Operations"])
@@ -28,21 +31,38 @@ KEEPALIVE_S = 15.0
 LOOK_S = 1.0
 """How often a silent event stream looks whether the process is going down."""
 
+_OPERATION_ID = re.compile(r"op_[0-9a-f]{32}")
+_MAX_SEQUENCE = 2**31 - 1
+"""The column is a 32-bit integer."""
+_Filter = Annotated[str | None, Query(pattern=r"^[^\x00]+$", max_length=256)]
+_Sequence = Annotated[int, Query(ge=0, le=_MAX_SEQUENCE)]
+
 
 @router.get("")
 async def list_operations(
     control: Control,
     _: Viewer,
-    kind: str | None = None,
-    state: OperationState | None = None,
-    resource: str | None = None,
+    kind: _Filter = None,
+    state: Annotated[list[OperationState] | None, Query()] = None,
+    resource: _Filter = None,
+    all: bool = False,  # noqa: A002 - the name of the parameter in the URL
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: str | None = None,
 ) -> dict[str, Any]:
-    """Operations, newest first. Ask again with ``next_cursor`` for older ones."""
+    """Operations, newest first. Ask again with ``next_cursor`` for older ones.
+
+    ``state`` may be given several times. Recurring work of the control plane itself is shown with ``all=true``, or
+    when a ``kind`` or ``resource`` is asked for.
+    """
+    if cursor is not None and not _OPERATION_ID.fullmatch(cursor):
+        raise ApiError(
+            400, "invalid_cursor", "cursor must be the next_cursor of an earlier answer", param="cursor"
+        )
+    everything = all or kind is not None or resource is not None
     page = await control.operations.list(
         kind=kind,
-        states=() if state is None else (state,),
+        states=state or (),
+        without_resource_type=None if everything else SCHEDULE,
         resource_name=resource,
         limit=limit,
         cursor=cursor,
@@ -67,9 +87,9 @@ async def operation_events(
     control: Control,
     _: Viewer,
     operation_id: str,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: _Sequence = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=_MAX_SEQUENCE)] = None,
 ) -> Any:
     """Events in order. ``Accept: text/event-stream`` follows them live and resumes from ``Last-Event-ID``."""
     await _get(control, operation_id)
@@ -96,6 +116,8 @@ async def cancel_operation(control: Control, _: Operator, operation_id: str) -> 
 
 async def _get(control: ControlPlane, operation_id: str) -> Operation:
     try:
+        if not _OPERATION_ID.fullmatch(operation_id):
+            raise UnknownOperation(operation_id)
         return await control.operations.get(operation_id)
     except UnknownOperation as error:
         raise ApiError(404, "operation_not_found", str(error), param="operation_id") from error
@@ -130,6 +152,9 @@ def operation_wire(operation: Operation) -> dict[str, Any]:
         "progress": operation.progress,
         "message": operation.message,
         "waiting_reason": operation.waiting_reason,
+        "waiting_since": _iso(operation.waiting_since),
+        "waited_s": operation.waited_s,
+        "wait_deadline_s": operation.wait_deadline_s,
         "error": None
         if operation.error_code is None
         else {
@@ -140,20 +165,28 @@ def operation_wire(operation: Operation) -> dict[str, Any]:
         "attempt": operation.attempt,
         "max_attempts": operation.max_attempts,
         "cancel_requested": operation.cancel_requested,
+        "cleaning_for": None if operation.cleaning_for is None else operation.cleaning_for.value,
+        "cleanup_failures": operation.cleanup_failures,
+        "affinity": operation.affinity,
+        "lease_owner": operation.lease_owner,
+        "lease_expires_at": _iso(operation.lease_expires_at),
         "result": operation.result,
         "created_at": operation.created_at.isoformat(),
         "updated_at": operation.updated_at.isoformat(),
-        "completed_at": None if operation.completed_at is None else operation.completed_at.isoformat(),
-        "next_attempt_at": None
-        if operation.next_attempt_at is None
-        else operation.next_attempt_at.isoformat(),
+        "completed_at": _iso(operation.completed_at),
+        "next_attempt_at": _iso(operation.next_attempt_at),
     }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
 
 
 def _step_wire(step: OperationStep) -> dict[str, Any]:
     return {
         "name": step.name,
         "status": step.status,
+        "message": step.message,
         "payload": step.payload,
         "attempt": step.attempt,
         "updated_at": step.updated_at.isoformat(),

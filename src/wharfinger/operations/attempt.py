@@ -37,6 +37,8 @@ from wharfinger.operations.transitions import (
 from wharfinger.store.errors import StoreUnavailable
 
 _T = TypeVar("_T")
+_SLEEP_AFTER_CANCEL_S = 0.1
+"""Longest sleep once a cancel was asked for: soon over, and yet a handler that goes on sleeping blocks nobody."""
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -59,6 +61,27 @@ class AttemptSettings:
 
 class _Interrupted(Exception):
     """The handler was ended from outside, and the lease is still ours."""
+
+
+def _gravest(group: ExceptionGroup[Exception]) -> Exception:
+    """The one error that decides, of those that a handler's TaskGroup raised together."""
+    errors = list(group.exceptions)
+    while any(isinstance(error, ExceptionGroup) for error in errors):
+        errors = [
+            leaf
+            for error in errors
+            for leaf in (error.exceptions if isinstance(error, ExceptionGroup) else (error,))
+        ]
+    return min(errors, key=_gravity)
+
+
+def _gravity(error: Exception) -> int:
+    """0 is the gravest. What nobody planned for is tried again, so it ranks beside what is to be tried again."""
+    if isinstance(error, LeaseLost):
+        return 0
+    if isinstance(error, OperationError):
+        return 2 if error.retryable else 1
+    return 4 if isinstance(error, (Waiting, StoreUnavailable)) else 3
 
 
 class Attempt:
@@ -152,6 +175,9 @@ class Attempt:
         if self._cleaning:
             await asyncio.sleep(delay_s)
             return
+        if self._cancel.is_set():
+            await asyncio.sleep(min(delay_s, _SLEEP_AFTER_CANCEL_S))
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await self._cancel.wait()
@@ -241,6 +267,8 @@ class Attempt:
             self._raise_if_lost()
             if self._ended_from_outside:
                 raise _Interrupted from error  # an error that only the interruption made
+            if isinstance(error, ExceptionGroup):
+                raise _gravest(error) from error
             raise
         finally:
             self._work = None

@@ -22,6 +22,8 @@ from wharfinger.store.errors import StoreUnavailable
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BATCH = 1000
+SCHEDULE = "schedule"
+"""Resource type of every recurring operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Schedule:
         """The operation of ``period``; None while an earlier one has not finished, which skips this period."""
         new = NewOperation(
             kind=recurrence.kind,
-            resource_type="schedule",
+            resource_type=SCHEDULE,
             resource_name=recurrence.kind,
             request=recurrence.request,
             idempotency_key=f"period-{period}",

@@ -161,15 +161,15 @@ def step_values(operation_id: str, step: OperationStep) -> dict[str, Any]:
     }
 
 
-def event_values(operation_id: str, sequence: int, draft: EventDraft, at: datetime) -> dict[str, Any]:
-    """All columns of an event."""
+def event_values(operation: Operation, sequence: int, draft: EventDraft, at: datetime) -> dict[str, Any]:
+    """All columns of an event of ``operation``, as that is after the change."""
     return {
-        "operation_id": operation_id,
+        "operation_id": operation.operation_id,
         "sequence": sequence,
         "type": draft.type,
         "level": draft.level,
         "message": storable(draft.message),
-        "payload": draft.payload,
+        "payload": draft.told(operation),
         "at": at,
     }
 

@@ -7,13 +7,15 @@ writes what the rule says: row, step and events together or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, delete, or_, select
+import structlog
+from sqlalchemy import Connection, Select, and_, bindparam, delete, exists, or_, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.operations import rows
@@ -35,16 +37,21 @@ from wharfinger.operations.transitions import (
     Claim,
     EventDraft,
     Expire,
+    InvalidTransition,
     RequestCancel,
     Rule,
     submitted,
 )
 from wharfinger.store.database import Database
-from wharfinger.store.tables import operation_steps, operations
+from wharfinger.store.errors import unavailable
+from wharfinger.store.tables import instances, operation_steps, operations
 
-_T = TypeVar("_T")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_Work = Callable[[Connection, Operation, datetime], Operation]
 _MAX_PAGE = 1000
 _SUBMIT_TRIES = 20
+_MAX_BROKEN = 1000
+"""So many rows that cannot be read are passed over at a time."""
 _columns = operations.c
 
 
@@ -72,18 +79,10 @@ class OperationStore:
         )
         self._now = select(now)
         self._fenced = select(operations, now.label("now")).where(*fence).with_for_update()
-        self._fenced_with_step = (
-            select(operations, now.label("now"), *(c.label(f"step_{c.name}") for c in operation_steps.c))
-            .join(
-                operation_steps,
-                and_(
-                    operation_steps.c.operation_id == _columns.operation_id,
-                    operation_steps.c.name == bindparam("step"),
-                ),
-                isouter=True,
-            )
-            .where(*fence)
-            .with_for_update(of=operations)
+        # A statement of its own, after the lock: PostgreSQL reads again what it had to wait for, but not what was
+        # joined to it, so a step that another writer has just committed would be missed.
+        self._step = select(operation_steps).where(
+            operation_steps.c.operation_id == bindparam("key"), operation_steps.c.name == bindparam("step")
         )
         self._by_id = select(operations, now.label("now")).where(_columns.operation_id == bindparam("key"))
         self._skip_locked = select(operations, now.label("now")).with_for_update(skip_locked=True)
@@ -95,6 +94,7 @@ class OperationStore:
             else {step: rows.update_in_one_statement(step) for step in (False, True)}
         )
         self._insert_operation = rows.insert_operation(database.is_sqlite)
+        self._broken: set[str] = set()  # ids whose trouble has been logged
 
     async def submit(
         self, new: NewOperation, connection: AsyncConnection | None = None
@@ -139,6 +139,7 @@ class OperationStore:
         states: Collection[OperationState] = (),
         resource_type: str | None = None,
         resource_name: str | None = None,
+        without_resource_type: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> OperationPage:
@@ -151,6 +152,8 @@ class OperationStore:
             (_columns.resource_name, resource_name),
         )
         query = query.where(*(column == value for column, value in equal if value is not None))
+        if without_resource_type is not None:
+            query = query.where(_columns.resource_type != without_resource_type)
         if states:
             query = query.where(_columns.state.in_([state.value for state in states]))
         if cursor is not None:
@@ -185,7 +188,11 @@ class OperationStore:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
         """Lease up to ``request.limit`` due operations; rows that another worker is taking are passed over."""
-        claimed = await self.database.run(partial(self._claim, request=request))
+        affinity = or_(_columns.affinity.is_(None), _columns.affinity.in_(list(request.affinities)))
+        due = self._skip_locked.where(
+            _columns.due_at <= self.database.now(), _columns.kind.in_(list(request.kinds)), affinity
+        ).order_by(_columns.due_at, _columns.operation_id)
+        claimed = await self._take(due, request.limit, partial(self._claim_one, request=request))
         for operation in claimed:
             self._committed(operation.operation_id)
         return claimed
@@ -215,7 +222,7 @@ class OperationStore:
         due = self._skip_locked.where(
             _columns.lease_owner.is_not(None), _columns.due_at <= self.database.now()
         )
-        return await self._expire(due.order_by(_columns.due_at).limit(limit))
+        return await self._expire(due.order_by(_columns.due_at), limit)
 
     async def release_leases_of_previous_owner(self, owner_prefix: str) -> int:
         """Expire all leases of owners whose name begins so; returns how many.
@@ -223,16 +230,26 @@ class OperationStore:
         For an installation that knows their processes to be gone, because it holds the only lock on the data
         directory: its work resumes at once instead of after the lease.
         """
-        return await self._expire(
-            self._skip_locked.where(_columns.lease_owner.startswith(owner_prefix, autoescape=True))
-        )
+        of_owner = self._skip_locked.where(_columns.lease_owner.startswith(owner_prefix, autoescape=True))
+        released = 0
+        while True:
+            batch = await self._expire(of_owner.order_by(_columns.due_at), _MAX_PAGE)
+            released += batch
+            if batch < _MAX_PAGE:
+                return released
 
     async def prune(self, retention_s: float, limit: int = 1000) -> int:
-        """Delete up to ``limit`` operations, steps and events that finished over ``retention_s`` seconds ago."""
+        """Delete up to ``limit`` operations, steps and events that finished over ``retention_s`` seconds ago.
+
+        An operation that a living instance names is kept for as long as the instance lives.
+        """
+        named = exists().where(
+            instances.c.operation_id == _columns.operation_id, instances.c.deleted_at.is_(None)
+        )
 
         def work(connection: Connection) -> int:
             before: datetime = connection.execute(self._now).scalar_one() - timedelta(seconds=retention_s)
-            old = select(_columns.operation_id).where(_columns.completed_at < before).limit(limit)
+            old = select(_columns.operation_id).where(_columns.completed_at < before, ~named).limit(limit)
             return connection.execute(delete(operations).where(_columns.operation_id.in_(old))).rowcount
 
         return await self.database.run(work)
@@ -303,57 +320,76 @@ class OperationStore:
         before = rows.read_operation(row)
         return self._write(connection, before, RequestCancel().change(before, row.now), row.now).operation
 
-    def _claim(self, connection: Connection, request: ClaimRequest) -> Sequence[Operation]:
-        affinity = or_(_columns.affinity.is_(None), _columns.affinity.in_(list(request.affinities)))
-        query = (
-            self._skip_locked.where(
-                _columns.due_at <= self.database.now(), _columns.kind.in_(list(request.kinds)), affinity
-            )
-            .order_by(_columns.due_at, _columns.operation_id)
-            .limit(request.limit)
-        )
-        claimed: list[Operation] = []
-        for row in connection.execute(query).all():
-            operation = rows.read_operation(row)
-            if operation.lease_owner is not None:
-                operation = self._write(
-                    connection, operation, Expire().change(operation, row.now), row.now
-                ).operation
-            change = Claim(request.owner, request.lease_s).change(operation, row.now)
-            claimed.append(self._write(connection, operation, change, row.now).operation)
-        return claimed
+    def _claim_one(
+        self, connection: Connection, operation: Operation, now: datetime, request: ClaimRequest
+    ) -> Operation:
+        if operation.lease_owner is not None:
+            operation = self._expire_one(connection, operation, now)
+        change = Claim(request.owner, request.lease_s).change(operation, now)
+        return self._write(connection, operation, change, now).operation
 
     def _apply(self, connection: Connection, lease: Lease, rule: Rule) -> Change:
         values = {"key": lease.operation_id, "owner": lease.owner, "generation": lease.generation}
-        if rule.step is None:
-            row = connection.execute(self._fenced, values).first()
-        else:
-            row = connection.execute(self._fenced_with_step, values | {"step": rule.step}).first()
+        row = connection.execute(self._fenced, values).first()
         if row is None:
             raise LeaseLost(
                 f"{lease.owner} no longer holds {lease.operation_id} (generation {lease.generation})"
             )
         before = rows.read_operation(row)
-        stored = None if rule.step is None else _joined_step(row)
+        stored = None if rule.step is None else self._stored_step(connection, lease.operation_id, rule.step)
         change = rule.change(before, row.now, stored)
         new_step = change.step if change.step is not stored else None
         return self._write(connection, before, change, row.now, new_step)
 
-    async def _expire(self, query: Select[Any]) -> int:
-        def work(connection: Connection) -> list[str]:
-            expired: list[str] = []
-            for row in connection.execute(query).all():
-                before = rows.read_operation(row)
-                self._write(connection, before, Expire().change(before, row.now), row.now)
-                expired.append(before.operation_id)
-            return expired
+    def _stored_step(self, connection: Connection, operation_id: str, name: str) -> OperationStep | None:
+        row = connection.execute(self._step, {"key": operation_id, "step": name}).first()
+        return None if row is None else rows.read_step(row)
 
-        expired = await self.database.run(work)
-        for operation_id in expired:
-            self._committed(operation_id)
+    async def _expire(self, query: Select[Any], limit: int) -> int:
+        expired = await self._take(query, limit, self._expire_one)
+        for operation in expired:
+            self._committed(operation.operation_id)
         if expired:
             self.announce()
         return len(expired)
+
+    def _expire_one(self, connection: Connection, before: Operation, now: datetime) -> Operation:
+        return self._write(connection, before, Expire().change(before, now), now).operation
+
+    async def _take(self, query: Select[Any], limit: int, work: _Work) -> Sequence[Operation]:
+        """Do ``work`` to up to ``limit`` rows of ``query`` in one transaction.
+
+        A row that cannot be read or changed (written by hand, or by another release) must not keep the others
+        waiting: then they are taken one by one, and that one is logged and passed over.
+        """
+        try:
+            return await self.database.run(partial(self._take_all, query=query.limit(limit), work=work))
+        except (ValueError, LookupError, TypeError, InvalidTransition, DBAPIError):
+            ids = query.with_only_columns(_columns.operation_id).limit(limit + _MAX_BROKEN)
+            return await self.database.run(partial(self._take_sound, ids=ids, limit=limit, work=work))
+
+    def _take_all(self, connection: Connection, query: Select[Any], work: _Work) -> Sequence[Operation]:
+        found = connection.execute(query).all()
+        return [work(connection, rows.read_operation(row), row.now) for row in found]
+
+    def _take_sound(
+        self, connection: Connection, ids: Select[Any], limit: int, work: _Work
+    ) -> Sequence[Operation]:
+        taken: list[Operation] = []
+        for operation_id in connection.execute(ids).scalars().all():
+            if len(taken) == limit:
+                break
+            try:
+                with connection.begin_nested():
+                    row = connection.execute(self._by_id, {"key": operation_id}).one()
+                    taken.append(work(connection, rows.read_operation(row), row.now))
+            except (ValueError, LookupError, TypeError, InvalidTransition, DBAPIError) as error:
+                if isinstance(error, DBAPIError) and unavailable(error, self.database.engine.url) is not None:
+                    raise
+                if operation_id not in self._broken:
+                    self._broken.add(operation_id)
+                    _log.error("operation_passed_over", operation_id=operation_id, exc_info=error)
+        return taken
 
     def _write(
         self,
@@ -369,7 +405,7 @@ class OperationStore:
         values = rows.operation_values(operation) | {"key": operation.operation_id}
         step = rows.step_values(operation.operation_id, new_step) if new_step is not None else None
         if self._in_one is not None and len(change.events) == 1:
-            event = rows.event_values(operation.operation_id, operation.last_sequence, change.events[0], now)
+            event = rows.event_values(operation, operation.last_sequence, change.events[0], now)
             parameters = values | rows.prefixed("event", event) | rows.prefixed("step", step or {})
             connection.execute(self._in_one[step is not None], parameters)
         else:
@@ -384,9 +420,7 @@ class OperationStore:
     ) -> None:
         first = operation.last_sequence - len(drafts) + 1
         for sequence, draft in enumerate(drafts, start=first):
-            connection.execute(
-                rows.INSERT_EVENT, rows.event_values(operation.operation_id, sequence, draft, now)
-            )
+            connection.execute(rows.INSERT_EVENT, rows.event_values(operation, sequence, draft, now))
 
     async def _read(self, query: Select[Any], values: dict[str, Any]) -> Sequence[Any]:
         async with self.database.read() as connection:
@@ -401,19 +435,6 @@ def _numbered(change: Change) -> Operation:
     if not change.events:
         return change.operation
     return replace(change.operation, last_sequence=change.operation.last_sequence + len(change.events))
-
-
-def _joined_step(row: Any) -> OperationStep | None:
-    if row.step_name is None:
-        return None
-    return OperationStep(
-        row.step_name,
-        row.step_status,
-        row.step_payload,
-        row.step_attempt,
-        row.step_updated_at,
-        row.step_message,
-    )
 
 
 def _check_limit(limit: int) -> None:

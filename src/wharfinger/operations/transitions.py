@@ -47,6 +47,10 @@ class EventDraft:
     level: str = "info"
     payload: dict[str, Any] | None = None
 
+    def told(self, operation: Operation) -> dict[str, Any]:
+        """The payload as it is stored: with the ``progress`` and ``state`` that ``operation`` has after the change."""
+        return (self.payload or {}) | {"progress": operation.progress, "state": operation.state.value}
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -157,12 +161,17 @@ class Expire(_Stepless):
     """Take an operation away from a holder whose lease has run out (or whose process is known to be gone)."""
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
-        """The attempt counts as used: a handler that takes its process down must not do so for ever."""
+        """The attempt counts as used: a handler that takes its process down must not do so for ever.
+
+        One that was claimed and never started (the claim's answer was lost, say) is given back.
+        """
         _require_held(operation, self, *HELD)
         event = EventDraft(
             "lease_expired", f"worker {operation.lease_owner} stopped renewing its lease", "warning"
         )
         after = _unleased(operation, now, 0.0, "worker_lost")
+        if operation.cleaning_for is None and operation.state is State.LEASED:
+            return Change(replace(after, attempt=max(0, operation.attempt - 1)), (event,))
         if operation.cleaning_for is None and operation.attempt >= operation.max_attempts:
             error = (after.error_code, after.error_message, after.error_retryable)
             if after.error_code is None:
@@ -188,8 +197,14 @@ class Start(_Stepless):
     """The holder begins to run the handler or its cleanup."""
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
-        """``leased`` becomes ``running``; ``cancelling`` stays."""
-        _require_held(operation, self, State.LEASED, State.CANCELLING)
+        """``leased`` becomes ``running``; ``cancelling`` stays.
+
+        A start whose answer was lost is asked for again and finds ``running``: the fence has proved that it is the
+        same holder, so nothing changes.
+        """
+        _require_held(operation, self, State.LEASED, State.RUNNING, State.CANCELLING)
+        if operation.state is State.RUNNING:
+            return Change(operation)
         cancelling = operation.state is State.CANCELLING
         return Change(_moved(operation, now, state=State.CANCELLING if cancelling else State.RUNNING))
 

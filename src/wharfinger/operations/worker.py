@@ -58,11 +58,11 @@ class Worker:
         self._settings = settings or AttemptSettings()
         self._attempts: dict[asyncio.Task[None], Attempt] = {}
         self._stopping = False
-        self._next_reap = 0.0
 
     async def run(self) -> None:
         """Work until :meth:`stop` is called. Cancelling this instead leaves the leases to run out, like a crash."""
         with self._store.signals.listen(WORK) as work:
+            reaping = asyncio.create_task(self._reap())
             try:
                 while not self._stopping:
                     if await self._take():
@@ -71,6 +71,7 @@ class Worker:
                 if self._attempts:
                     await asyncio.wait(self._attempts)
             finally:
+                reaping.cancel()
                 for task in self._attempts:
                     task.cancel()
                 if self._attempts:
@@ -106,15 +107,27 @@ class Worker:
         )
         try:
             claimed = await self._store.claim(request)
-            if before >= self._next_reap:
-                self._next_reap = before + self._settings.heartbeat_s
-                await self._store.reap()
         except StoreUnavailable as error:
             _log.warning("store_unavailable", owner=self.owner, error=str(error))
+            return False
+        except Exception as error:  # a mistake of ours in one claim must not end all work of this process
+            _log.error("claim_broke", owner=self.owner, exc_info=error)
+            await asyncio.sleep(self._settings.store_retry_s)
             return False
         for operation in claimed:
             self._begin(operation, before + self._settings.lease_s)
         return len(claimed) == free
+
+    async def _reap(self) -> None:
+        """On a timer of its own, so that leases of the dead are freed also while every slot is taken."""
+        while True:
+            try:
+                await self._store.reap()
+            except StoreUnavailable as error:
+                _log.warning("store_unavailable", owner=self.owner, error=str(error))
+            except Exception as error:
+                _log.error("reap_broke", owner=self.owner, exc_info=error)
+            await asyncio.sleep(self._settings.heartbeat_s)
 
     def _begin(self, operation: Operation, valid_until: float) -> None:
         handler = self._handlers[operation.kind]

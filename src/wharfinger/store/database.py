@@ -28,6 +28,15 @@ _T = TypeVar("_T")
 _BUSY_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 10
 _WAL_TRIES = 250
+_POSTGRES_SESSION = {
+    "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "10s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+"""A process that freezes or loses its network inside a transaction must not keep its row locks: the server ends the
+session, and whoever waits for the row meanwhile gets ``StoreUnavailable`` and tries again."""
 _READ_ONLY = "wharfinger_read_only"
 
 
@@ -52,7 +61,11 @@ class Database:
             raise ValueError(f"database URL {url!r} names no file; use sqlite+aiosqlite:///FILE")
         json = {"json_serializer": _dump_json, "json_deserializer": orjson.loads}
         if parsed.get_backend_name() != "sqlite":
-            arguments = {"timeout": _CONNECT_TIMEOUT_S, "command_timeout": 60}
+            arguments = {
+                "timeout": _CONNECT_TIMEOUT_S,
+                "command_timeout": 60,
+                "server_settings": _POSTGRES_SESSION,
+            }
             engine = create_async_engine(parsed, pool_size=16, max_overflow=8, connect_args=arguments, **json)
             event.listen(engine.sync_engine.pool, "checkout", _drop_if_closed)
             return cls(engine, None)

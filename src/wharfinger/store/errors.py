@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
-_OUTAGE_SQLSTATE_CLASSES = ("08", "28", "3D", "40", "53", "55", "57", "58")
-"""PostgreSQL: connection, login, no such database, rolled back, out of resources, not in the right state, shut down,
-system error."""
+_OUTAGE_SQLITE_CODES = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
+_OUTAGE_SQLSTATES = ("08", "25P03", "28", "3D", "40", "53", "55P03", "57P", "58")
+"""How they begin: connection, idle in a transaction for too long, login, no such database, rolled back, out of
+resources, lock not to be had, shut down, system error."""
 
 
 class StoreError(Exception):
@@ -42,10 +53,12 @@ def unavailable(error: BaseException, url: URL) -> StoreUnavailable | None:
 
 
 def _is_outage(error: DBAPIError) -> bool:
-    if isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated:
-        return True
+    """By the code and never by the class: ``no such table`` is an OperationalError too, and no retry mends it."""
+    sqlite_code: int | None = getattr(error.orig, "sqlite_errorcode", None)
+    if sqlite_code is not None:
+        return sqlite_code & 0xFF in _OUTAGE_SQLITE_CODES  # the primary code of an extended one
     sqlstate = str(getattr(error.orig, "sqlstate", None) or "")
-    return sqlstate[:2] in _OUTAGE_SQLSTATE_CLASSES
+    return error.connection_invalidated or sqlstate.startswith(_OUTAGE_SQLSTATES)
 
 
 def _is_sqlite(url: URL) -> bool:

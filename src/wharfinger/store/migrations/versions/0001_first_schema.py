@@ -125,7 +125,6 @@ def upgrade() -> None:
         sa.Column("upstream_model", sa.String(length=256), nullable=False),
         sa.Column("base_url", sa.Text(), nullable=False),
         sa.Column("instance_id", sa.String(length=64), nullable=True),
-        sa.Column("node_id", sa.String(length=64), nullable=False),
         sa.Column("context_tokens", sa.Integer(), nullable=True),
         sa.Column("tasks", sa.JSON(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from math import comb
 from typing import Final
@@ -15,6 +16,10 @@ from wharfinger.placement.workspace import Workspace
 
 EXHAUSTIVE_SETS: Final = 64
 """Up to this many sets of a width, all are tried."""
+_SEARCHED_SETS: Final = 256
+"""Up to this many, all are tried when none of the most promising works. C(12, 3) = 220."""
+_RING_STEPS: Final = 300
+"""Most steps of looking for a ring from one node."""
 _ANCHORS: Final = 16
 """Nodes a set is grown from before a width is given up."""
 
@@ -32,7 +37,8 @@ def candidate_sets(
     """Sets of ``width`` members to try.
 
     All of them when they are few; else linked ones with the best ranks and with the most memory, the best ranked
-    first. The number of sets grows with the width, not with the number of subsets.
+    first, and then all others when they are not many. Otherwise the number of sets grows with the width, not with
+    the number of subsets.
     """
     if few_sets(members, width):
         for chosen in combinations(members.by_rank, width):
@@ -41,15 +47,23 @@ def candidate_sets(
         return
     linked = linked_nodes(work, shape)
     mesh = shape.span is not Span.STAR
+    ring = shape.span is Span.RING and shape.meta is not InstanceMeta.JACCL
     kept = [member for member in members.by_rank if member.node_id in required]
-    best = _grow(members.by_rank, members.rank_of, members.by_id, kept, width, linked, mesh=mesh)
-    if best is None:
-        return
-    fixed = required if mesh else required | {best[0].node_id}
-    yield from _strengthened(best, members.by_memory, fixed, linked, mesh=mesh)
-    most = _grow(members.by_memory, members.memory_rank_of, members.by_id, kept, width, linked, mesh=mesh)
-    if most is not None:
-        yield tuple(most)
+    grow = _grow_ring if ring else partial(_grow, mesh=mesh)
+    best = grow(members.by_rank, members.rank_of, members.by_id, kept, width, linked)
+    if best is not None:
+        fixed = required if mesh else required | {best[0].node_id}
+        yield from _strengthened(best, members.by_memory, fixed, linked, mesh=mesh)
+        most = grow(members.by_memory, members.memory_rank_of, members.by_id, kept, width, linked)
+        if most is not None:
+            yield tuple(most)
+    if comb(len(members.by_rank), width) <= _SEARCHED_SETS:
+        needed = work.weight_bytes(0, work.card.n_layers)
+        for chosen in combinations(members.by_rank, width):
+            if sum(member.all_bytes for member in chosen) >= needed:
+                ids = {member.node_id for member in chosen}
+                if required <= ids:
+                    yield chosen
 
 
 def linked_nodes(work: Workspace, shape: Shape) -> Linked:
@@ -86,6 +100,37 @@ def _grow(
                     allowed &= linked.get(node_id, frozenset())
         if len(chosen) == width and {member.node_id for member in kept} <= {m.node_id for m in chosen}:
             return chosen
+    return None
+
+
+def _grow_ring(
+    order: Sequence[Member],
+    place: Mapping[str, int],
+    by_id: Mapping[str, Member],
+    kept: Sequence[Member],
+    width: int,
+    linked: Linked,
+) -> list[Member] | None:
+    """The first closed ring of that width: a chain of the best neighbours of each other that comes back."""
+    wanted = {member.node_id for member in kept}
+    for anchor in kept[:1] or order[:_ANCHORS]:
+        near = linked.get(anchor.node_id, frozenset())
+        steps = _RING_STEPS
+        stack = [[anchor.node_id]]
+        while stack and steps:
+            steps -= 1
+            chain = stack.pop()
+            if len(chain) == width:
+                if chain[-1] in near and wanted <= set(chain):
+                    return [by_id[node_id] for node_id in chain]
+                continue
+            if len(wanted - set(chain)) > width - len(chain):
+                continue
+            following = [n for n in linked.get(chain[-1], ()) if n in place and n not in chain]
+            if len(chain) == width - 1:
+                following = [n for n in following if n in near]
+            following.sort(key=lambda n: (n not in wanted, place[n]), reverse=True)
+            stack.extend([*chain, node_id] for node_id in following)
     return None
 
 

@@ -30,8 +30,8 @@ class Member:
     host: HostMemory
     usable: int
     """Bytes it brings: all devices for engines that lay layers over them, else the largest device."""
-    rank_key: tuple[object, ...]
-    """Sorts nodes by what a plan ranks by: speed, files, load, memory, id."""
+    rank_key: tuple[int, float, float, float, int, str]
+    """Sorts nodes by what a plan ranks by: bandwidth unknown, bandwidth, files, load, memory, id. Larger ones negative."""
     all_bytes: int
     """Bytes of all its measured pools: no shard can take more."""
 
@@ -227,7 +227,7 @@ def measure(work: Workspace, node: NodeFacts, tag: str) -> Member | TagRefusal:
         1 if bandwidth is None else 0,
         -(bandwidth or 0.0),
         -node.local_artifacts.get(work.card.model_id, 0.0),
-        work.instance_counts.get(node.node_id, 0) + (node.active_requests or 0),
+        float(work.instance_counts.get(node.node_id, 0) + (node.active_requests or 0)),
         -usable,
         node.node_id,
     )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from wharfinger.placement import backends, codes, memory
+from wharfinger.placement.estimate import better_sets
 from wharfinger.placement.fit import Fit
 from wharfinger.placement.grow import candidate_sets, few_sets
-from wharfinger.placement.members import MemberIndex, carriers, linked_members, screen, spanning_groups
+from wharfinger.placement.members import (
+    Member,
+    MemberIndex,
+    carriers,
+    linked_members,
+    screen,
+    spanning_groups,
+)
 from wharfinger.placement.orders import link_problem, rdma_problem
 from wharfinger.placement.ranking import Candidate, Score, score
 from wharfinger.placement.sets import SetRefusal, divides, fit_set, pipeline_problem
@@ -226,16 +235,35 @@ def _best_of_width(
         if isinstance(outcome, SetRefusal):
             _note(found, outcome)
             continue
-        if not whole:
-            return outcome  # sets come best-ranked first
         key = score(work, outcome).key
         if best is None or key < best[0]:
             best = (key, outcome)
+        if not whole:
+            best = _improved(work, request, shape, members, chosen, best)
+            break
     if not tried:
         problem = rdma_problem if shape.meta is InstanceMeta.JACCL else link_problem
         lacking = problem(work, tuple(members.by_id))
         _note(found, SetRefusal(lacking.code, missing=lacking.missing))
     return best[1] if best is not None else None
+
+
+def _improved(
+    work: Workspace,
+    request: PlanRequest,
+    shape: Shape,
+    members: MemberIndex,
+    fitting: Sequence[Member],
+    best: tuple[tuple[object, ...], Candidate],
+) -> tuple[tuple[object, ...], Candidate]:
+    """The best by score of a set that fits and those estimated to be better."""
+    needed = work.weight_bytes(0, work.card.n_layers)
+    for chosen in better_sets(members, fitting, shape.sharding, request.required_node_ids, needed):
+        outcome = fit_set(work, shape, chosen)
+        if isinstance(outcome, Candidate):
+            key = score(work, outcome).key
+            best = min(best, (key, outcome), key=lambda entry: entry[0])
+    return best
 
 
 def _note(found: Found, refusal: SetRefusal) -> None:

@@ -12,7 +12,11 @@ from typing import Any
 import httpx
 
 from wharfinger.cli.client import Client
-from wharfinger.cli.output import CliError, Exit, say
+from wharfinger.cli.output import CliError, say, styled
+
+DEFAULT_MAX_TOKENS = 512
+
+Messages = list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,85 +29,111 @@ class Answer:
     tokens: int
     tokens_per_s: float | None
     """After the first token; ``None`` with fewer than two."""
+    cut: bool
+    """It reached its limit or the end of the window before the model was done."""
 
 
-def ask(client: Client, model: str, messages: list[dict[str, str]], max_tokens: int | None = None) -> Answer:
+class AnswerInterrupted(KeyboardInterrupt):
+    """Ctrl-C during an answer; ``text`` is what had come of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
+def ask(client: Client, model: str, messages: Messages, max_tokens: int) -> Answer:
     """Ask once and print the answer as it comes.
 
     Raises:
         CliError: the model does not run, or the stream broke.
+        AnswerInterrupted: Ctrl-C.
     """
     started = time.monotonic()
     first: float | None = None
     pieces: list[str] = []
-    for piece in _stream(client, model, messages, max_tokens):
-        first = first or time.monotonic()
-        shown = piece if pieces else piece.lstrip()
-        pieces.append(shown)
-        sys.stdout.write(shown)
-        sys.stdout.flush()
+    cut = False
+    try:
+        for choice in _choices(client, model, messages, max_tokens):
+            cut = cut or choice.get("finish_reason") == "length"
+            piece = choice.get("delta", {}).get("content")
+            if not piece:
+                continue
+            first = first or time.monotonic()
+            shown = piece if pieces else piece.lstrip()
+            pieces.append(shown)
+            sys.stdout.write(shown)
+            sys.stdout.flush()
+    except KeyboardInterrupt as interrupt:
+        sys.stdout.write("\n")
+        raise AnswerInterrupted("".join(pieces)) from interrupt
     sys.stdout.write("\n")
     ended = time.monotonic()
     if first is None:
         raise CliError(f"{model} answered nothing")
     rate = (len(pieces) - 1) / (ended - first) if len(pieces) > 1 and ended > first else None
-    return Answer("".join(pieces), first - started, len(pieces), rate)
+    return Answer("".join(pieces), first - started, len(pieces), rate, cut)
 
 
-def _stream(
-    client: Client, model: str, messages: list[dict[str, str]], max_tokens: int | None
-) -> Iterator[str]:
-    body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
-    if max_tokens is not None:
-        body["max_tokens"] = max_tokens
-    timeout = httpx.Timeout(30.0, read=None)
+def _choices(client: Client, model: str, messages: Messages, max_tokens: int) -> Iterator[dict[str, Any]]:
+    body = {"model": model, "messages": messages, "stream": True, "max_tokens": max_tokens}
     try:
-        with client.http.stream("POST", "/v1/chat/completions", json=body, timeout=timeout) as response:
-            if response.status_code != 200:
-                response.read()
-                code = Exit.NOT_FOUND if response.status_code == 404 else Exit.FAILED
-                raise CliError(response.json()["error"]["message"], code)
+        with client.stream("POST", "/v1/chat/completions", read_s=None, json=body) as response:
             for line in response.iter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":
-                    yield from _content(json.loads(line.removeprefix("data: ")))
-    except httpx.ConnectError as error:
-        raise CliError(
-            f"no control plane answers at {client.url}. Start one with `wharf up`.", Exit.UNREACHABLE
-        ) from error
+                    event = json.loads(line.removeprefix("data: "))
+                    if "error" in event:
+                        raise CliError(event["error"]["message"], document=event["error"])
+                    yield from event.get("choices", [])
     except httpx.TransportError as error:
         raise CliError(f"the stream broke ({type(error).__name__})") from error
 
 
-def _content(event: dict[str, Any]) -> Iterator[str]:
-    if "error" in event:
-        raise CliError(event["error"]["message"])
-    for choice in event.get("choices", []):
-        piece = choice.get("delta", {}).get("content")
-        if piece:
-            yield piece
+def default_max_tokens(client: Client, model: str) -> int:
+    """512 tokens, or half the model's window where that is less: the conversation needs room too."""
+    for served in client.get("/v1/models")["data"]:
+        if served["id"] == model and served.get("max_model_len"):
+            return min(DEFAULT_MAX_TOKENS, max(1, served["max_model_len"] // 2))
+    return DEFAULT_MAX_TOKENS
 
 
-def run_chat(model: str, message: str | None) -> None:
+def run_chat(model: str, message: str | None, max_tokens: int | None) -> None:
     """One question, or a conversation until Ctrl-D."""
     client = Client()
+    limit = max_tokens or default_max_tokens(client, model)
     if message is not None:
-        speed(ask(client, model, [{"role": "user", "content": message}]))
+        _report(ask(client, model, [{"role": "user", "content": message}], limit), limit)
         return
-    say(f"talking to {model}; Ctrl-D ends")
-    history: list[dict[str, str]] = []
+    say(f"talking to {model}; Ctrl-C ends an answer, Ctrl-D the conversation")
+    history: Messages = []
     while True:
         try:
             question = input("> ").strip()
         except EOFError:
             return
         if question:
-            history.append({"role": "user", "content": question})
-            answer = ask(client, model, history)
-            history.append({"role": "assistant", "content": answer.text})
-            speed(answer)
+            history = _exchange(client, model, history, question, limit)
 
 
-def speed(answer: Answer) -> None:
-    """Say how fast an answer came, on stderr."""
+def _exchange(client: Client, model: str, history: Messages, question: str, limit: int) -> Messages:
+    """Ask the next question; returns the conversation after it. An answer broken off early stays part of it."""
+    asked = [*history, {"role": "user", "content": question}]
+    try:
+        answer = ask(client, model, asked, limit)
+    except AnswerInterrupted as interrupt:
+        say("interrupted")
+        text = interrupt.text
+    else:
+        _report(answer, limit)
+        text = answer.text
+    return [*asked, {"role": "assistant", "content": text}] if text else history
+
+
+def _report(answer: Answer, limit: int) -> None:
+    """Say how fast an answer came and whether it is whole, on stderr."""
+    if answer.cut:
+        say(
+            f"the answer was cut off: it reached {limit} tokens (--max-tokens) or the end of the model's window"
+        )
     rate = "?" if answer.tokens_per_s is None else f"{answer.tokens_per_s:.0f}"
-    say(f"[dim]first token {answer.first_token_s * 1000:.0f} ms, {rate} tokens/s, {answer.tokens} tokens[/]")
+    figures = f"first token {answer.first_token_s * 1000:.0f} ms, {rate} tokens/s, {answer.tokens} tokens"
+    say(styled((figures, "dim")))

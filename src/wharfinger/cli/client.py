@@ -1,47 +1,46 @@
-"""The CLI's way to a control plane: where it is, with which key, and what its errors mean."""
+"""The CLI's way to a control plane over HTTP."""
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
+from wharfinger.cli.errors import refused
+from wharfinger.cli.location import key_for, local_key, local_url, named_url
 from wharfinger.cli.output import CliError, Exit
-from wharfinger.settings import DEFAULT_PORT, Settings
-
-_EXIT_BY_STATUS = {
-    400: Exit.REFUSED,
-    401: Exit.UNAUTHORIZED,
-    403: Exit.UNAUTHORIZED,
-    404: Exit.NOT_FOUND,
-    409: Exit.CONFLICT,
-    422: Exit.USAGE,
-    503: Exit.REFUSED,
-}
-_RECONNECT_S = 1.0
-_RECONNECT_FOR_S = 60.0
+from wharfinger.cli.settings import settings_from
 
 
 class Client:
     """A control plane over HTTP.
 
-    Its address is ``WHARF_URL``, or what the control plane of the data directory wrote there; its key is
-    ``WHARF_API_KEY``, or the ``admin.key`` file of the data directory.
+    Its address is ``WHARF_URL``, or where the control plane of the data directory listens; its key is
+    ``WHARF_API_KEY``, or the admin key of the data directory. With ``url`` given, the environment is not asked.
+
+    Raises:
+        CliError: a setting is wrong. That nothing answers is told by the first request.
     """
 
-    def __init__(self, data_dir: Path | None = None) -> None:
-        self.data_dir = data_dir or Settings().data_dir
-        self.url = os.environ.get("WHARF_URL") or self._local_url()
-        key = os.environ.get("WHARF_API_KEY") or self._local_key()
+    def __init__(self, data_dir: Path | None = None, *, url: str | None = None) -> None:
+        self.data_dir = data_dir or settings_from().data_dir
+        self._named = url or named_url()
+        key = local_key(self.data_dir) if url else key_for(self.data_dir)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.http = httpx.Client(
-            base_url=self.url, headers=headers, timeout=httpx.Timeout(30.0, read=60.0), trust_env=False
-        )
+        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(30.0, read=60.0), trust_env=False)
+
+    @property
+    def url(self) -> str:
+        """Where the control plane is now; it may come back elsewhere.
+
+        Raises:
+            CliError: none runs.
+        """
+        return (self._named or local_url(self.data_dir)).rstrip("/")
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         """GET a JSON document; query values of ``None`` are left out."""
@@ -53,97 +52,83 @@ class Client:
         """POST a JSON document."""
         return self._json("POST", path, json=body, headers=headers)
 
-    def delete(self, path: str) -> dict[str, Any]:
-        """DELETE a resource."""
-        return self._json("DELETE", path)
+    def delete(self, path: str, **params: Any) -> dict[str, Any]:
+        """DELETE a resource; query values of ``None`` are left out."""
+        return self._json("DELETE", path, params=_query(params))
 
-    def follow(self, operation_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Events of an operation as ``(name, data)``, to its end. Reconnects from the last one seen.
+    def problems(self) -> list[str]:
+        """What ``/readyz`` says is wrong; empty when the control plane can work."""
+        url = self.url
+        with _reaching(url):
+            response = self._http.get(f"{url}/readyz")
+        document = _document(response, (200, 503))
+        return [] if response.status_code == 200 else document.get("problems") or ["not ready"]
 
-        The last item is ``("end", operation)``. Interrupting it never touches the operation.
+    @contextmanager
+    def stream(
+        self, method: str, path: str, *, read_s: float | None, **options: Any
+    ) -> Iterator[httpx.Response]:
+        """An answer that comes in pieces; ``read_s`` is how long it may be silent.
+
+        Raises:
+            CliError: refused, or nothing answers.
+            httpx.TransportError: the stream broke.
         """
-        last, lost_since = 0, None
-        while True:
-            try:
-                for name, sequence, data in self._stream(operation_id, last):
-                    lost_since = None
-                    last = sequence or last
-                    yield name, data
-                    if name == "end":
-                        return
-            except (httpx.TransportError, CliError) as error:
-                if isinstance(error, CliError) and error.code is not Exit.UNREACHABLE:
-                    raise
-                now = time.monotonic()
-                lost_since = lost_since or now
-                if now - lost_since > _RECONNECT_FOR_S:
-                    raise CliError(
-                        f"lost the control plane for {_RECONNECT_FOR_S:.0f} s; the work goes on. "
-                        f"Watch it again with: wharf ops watch {operation_id}",
-                        Exit.UNREACHABLE,
-                    ) from error
-            time.sleep(_RECONNECT_S)
-
-    def _stream(self, operation_id: str, last: int) -> Iterator[tuple[str, int | None, dict[str, Any]]]:
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(last)}
-        path = f"/api/v1/operations/{operation_id}/events"
-        timeout = httpx.Timeout(30.0, read=None)
-        with self.http.stream("GET", path, headers=headers, timeout=timeout) as response:
+        url = self.url
+        request = self._http.build_request(
+            method, url + path, timeout=httpx.Timeout(30.0, read=read_s), **options
+        )
+        with _reaching(url):
+            response = self._http.send(request, stream=True)
+        try:
             if response.status_code != 200:
                 response.read()
-                raise _refused(response)
-            name, sequence = "message", None
-            for line in response.iter_lines():
-                key, _, value = line.partition(": ")
-                if key == "event":
-                    name = value
-                elif key == "id":
-                    sequence = int(value)
-                elif key == "data":
-                    yield name, sequence, json.loads(value)
-                    name, sequence = "message", None
+                raise refused(response)
+            yield response
+        finally:
+            response.close()
 
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        try:
-            response = self.http.request(method, path, **options)
-        except httpx.ConnectError as error:
-            raise CliError(
-                f"no control plane answers at {self.url}. Start one with `wharf up`, or name it in WHARF_URL.",
-                Exit.UNREACHABLE,
-            ) from error
-        except httpx.TransportError as error:
-            raise CliError(
-                f"the control plane at {self.url} did not answer ({type(error).__name__})", Exit.UNREACHABLE
-            ) from error
+        url = self.url
+        with _reaching(url):
+            response = self._http.request(method, url + path, **options)
         if response.status_code >= 400:
-            raise _refused(response)
+            raise refused(response)
+        return _document(response, (response.status_code,))
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    try:
+        yield
+    except httpx.ConnectError as error:
+        raise CliError(
+            f"no control plane answers at {url}. Start one with `wharf up`, or name it in WHARF_URL.",
+            Exit.UNREACHABLE,
+        ) from error
+    except httpx.TransportError as error:
+        raise CliError(
+            f"the control plane at {url} did not answer ({type(error).__name__})", Exit.UNREACHABLE
+        ) from error
+
+
+def _document(response: httpx.Response, accepted: tuple[int, ...]) -> dict[str, Any]:
+    if response.status_code not in accepted:
+        raise refused(response)
+    try:
         return response.json()
-
-    def _local_url(self) -> str:
-        written = self.data_dir / "endpoint"
-        try:
-            return written.read_text().strip()
-        except OSError:
-            return f"http://127.0.0.1:{DEFAULT_PORT}"
-
-    def _local_key(self) -> str | None:
-        try:
-            return (self.data_dir / "admin.key").read_text().strip()
-        except OSError:
-            return None
+    except ValueError as error:
+        raise CliError(
+            f"{response.url} answers, but not as a control plane does; is WHARF_URL right?", Exit.UNREACHABLE
+        ) from error
 
 
 def _query(params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-def _refused(response: httpx.Response) -> CliError:
-    try:
-        error = response.json()["error"]
-        message = error["message"]
-    except (ValueError, KeyError, TypeError):
-        error, message = {}, f"HTTP {response.status_code} from {response.url.path}"
-    code = _EXIT_BY_STATUS.get(response.status_code, Exit.FAILED)
-    if code is Exit.UNAUTHORIZED:
-        message += " (the CLI sends WHARF_API_KEY, or admin.key of the data directory)"
-    return CliError(message, code, document=error)
+def path_of(name: str, *, keep: str = "") -> str:
+    """A name as one segment of a path; model ids keep their ``/`` (``keep="/"``)."""
+    segments = quote(name, safe=keep).split("/")
+    # Dot segments would be taken out on the way, and the request would mean another resource.
+    return "/".join(s.replace(".", "%2E") if s in (".", "..") else s for s in segments)

@@ -16,9 +16,10 @@ from wharfinger.catalog.library import CardSource
 from wharfinger.cli.chat import ask
 from wharfinger.cli.client import Client
 from wharfinger.cli.follow import follow_operation, require_success
-from wharfinger.cli.output import CliError, console
+from wharfinger.cli.output import CliError, console, say, styled
 from wharfinger.cli.plan import print_previews
-from wharfinger.cli.up import configure_logging, demo_data_dir, run_server, settings_from
+from wharfinger.cli.settings import settings_from
+from wharfinger.cli.up import configure_logging, run_server
 from wharfinger.server import Started, serve
 
 if TYPE_CHECKING:
@@ -29,44 +30,53 @@ MAX_TOKENS = 96
 
 
 def run_demo(*, data_dir: Path | None, port: int | None, exit_after: bool) -> None:
-    """Start, show the placement, launch, ask, and serve until Ctrl-C (or tear down at once)."""
-    settings = settings_from(data_dir=demo_data_dir(data_dir), port=port)
+    """Start, show the placement, launch, ask, and serve until Ctrl-C (or tear down at once).
+
+    Raises:
+        CliError: a step did not work out. Whatever else breaks the tour is raised as well, after the teardown.
+    """
+    settings = demo_settings(data_dir, port)
     configure_logging("warning")
     begun = time.monotonic()
-    outcome: list[CliError] = []
 
     async def tour(started: Started) -> None:
         up_s = time.monotonic() - begun
         console().print(
-            f"[bold]1. Control plane[/] up at {started.url} in {up_s:.2f} s ({settings.data_dir})"
+            styled(
+                ("1. Control plane", "bold"), f" up at {started.url} in {up_s:.2f} s ({settings.data_dir})"
+            )
         )
         try:
-            path = await asyncio.to_thread(ensure_demo_model, settings.models_dir, console(stderr=True).print)
+            path = await asyncio.to_thread(ensure_demo_model, settings.models_dir, say)
             await started.control.catalog.add_card(demo_card(path), CardSource.INSTALLED, path)
-            await _in_daemon_thread(_tour, settings, exit_after)
         except CatalogError as error:
-            outcome.append(CliError(str(error)))
-        except CliError as error:
-            outcome.append(error)
-        if outcome or exit_after:
+            raise CliError(str(error)) from error
+        await _in_daemon_thread(_tour, settings, started.url, exit_after)
+        if exit_after:
             started.stop()
 
     run_server(serve(settings, tour))
-    if outcome:
-        raise outcome[0]
     console().print("everything is down; nothing is left running")
 
 
-def _tour(settings: Settings, exit_after: bool) -> None:
+def demo_settings(data_dir: Path | None, port: int | None) -> Settings:
+    """Settings with a data directory of the demo's own, unless one was named: it touches no installation in use."""
+    settings = settings_from(data_dir=data_dir, port=port)
+    if "data_dir" in settings.model_fields_set:
+        return settings
+    return settings_from(data_dir=settings.data_dir.with_name("wharfinger-demo"), port=port)
+
+
+def _tour(settings: Settings, url: str, exit_after: bool) -> None:
     """The steps a user would take, through the same HTTP API the CLI uses."""
     out = console()
-    client = Client(settings.data_dir)
+    client = Client(settings.data_dir, url=url)
     document = client.get("/instance/previews", model_id=DEMO_MODEL_ID)
-    out.print(f"[bold]2. Where can {DEMO_MODEL_ID} run?[/]")
+    out.print(f"2. Where can {DEMO_MODEL_ID} run?", style="bold")
     print_previews(out, document)
     instance = _running(client)
     if instance is None:
-        out.print("[bold]3. Launch[/]")
+        out.print("3. Launch", style="bold")
         began = time.monotonic()
         answer = client.post("/place_instance", {"model_id": DEMO_MODEL_ID})
         operation = follow_operation(client, answer["operation_id"])
@@ -76,16 +86,18 @@ def _tour(settings: Settings, exit_after: bool) -> None:
         out.print(f"   ready in {total_s:.2f} s, of which the engine loaded the model for {load_s:.2f} s")
         instance = client.get(f"/api/v1/instances/{answer['instance_id']}")
     else:
-        out.print(f"[bold]3. Launch[/] {instance['instance_id']} from the last run is coming back")
+        out.print(
+            styled(("3. Launch", "bold"), f" {instance['instance_id']} from the last run is coming back")
+        )
         require_success(follow_operation(client, instance["operation_id"]))
-    out.print(f"[bold]4. Ask[/] (streamed through the OpenAI endpoint)\n   > {QUESTION}")
+    out.print(styled(("4. Ask", "bold"), f" (streamed through the OpenAI endpoint)\n   > {QUESTION}"))
     answer = ask(client, DEMO_MODEL_ID, [{"role": "user", "content": QUESTION}], MAX_TOKENS)
     rate = "?" if answer.tokens_per_s is None else f"{answer.tokens_per_s:.0f}"
     out.print(
         f"   first token after {answer.first_token_s * 1000:.0f} ms, {rate} tokens/s, {answer.tokens} tokens"
     )
     if exit_after:
-        out.print("[bold]5. Stop[/]")
+        out.print("5. Stop", style="bold")
         stopped = client.delete(f"/instance/{instance['instance_id']}")
         require_success(follow_operation(client, stopped["operation_id"]))
     else:
@@ -129,7 +141,7 @@ def _running(client: Client) -> dict[str, Any] | None:
 
 def _what_next(settings: Settings, client: Client) -> None:
     out = console()
-    out.print("[bold]5. Yours[/]")
+    out.print("5. Yours", style="bold")
     out.print(f"   dashboard   {client.url}/   (key: cat {settings.data_dir / 'admin.key'})")
     out.print(f"   OpenAI      {client.url}/v1  model {DEMO_MODEL_ID}, API key as above")
     out.print(f"   CLI         WHARF_DATA_DIR={settings.data_dir} wharf status")

@@ -6,11 +6,12 @@ import os
 import platform
 import shutil
 import socket
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wharfinger.cli.output import CliError, Exit, Format, emit, size
+from wharfinger.cli.output import CliError, Exit, Format, emit, size, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,7 @@ class Check:
 
 def run_doctor(output: Format) -> None:
     """Run every check; a failed one makes the exit code 1."""
-    from wharfinger.cli.up import settings_from
+    from wharfinger.cli.settings import settings_from
 
     settings = settings_from()
     checks = [
@@ -44,14 +45,14 @@ def run_doctor(output: Format) -> None:
     def human(out: Console) -> None:
         for check in checks:
             colour = {"ok": "green", "warn": "yellow"}.get(check.level, "red")
-            out.print(f"[{colour}]{check.level:<5}[/] {check.name:<14} {check.message}")
+            out.print(styled((f"{check.level:<5}", colour), f" {check.name:<14} {check.message}"))
             if check.remediation:
-                out.print(f"      {'':<14} → {check.remediation}", markup=False)
+                out.print(f"      {'':<14} → {check.remediation}")
 
     failed = [check.name for check in checks if check.level == "fail"]
-    emit(output, {"ok": not failed, "checks": [asdict(check) for check in checks]}, human)
-    if failed:
-        raise CliError(f"{len(failed)} checks failed: {', '.join(failed)}", Exit.FAILED)
+    count = "1 check" if len(failed) == 1 else f"{len(failed)} checks"
+    failure = CliError(f"{count} failed: {', '.join(failed)}") if failed else None
+    emit(output, {"ok": not failed, "checks": [asdict(check) for check in checks]}, human, failure)
 
 
 def _python() -> Check:
@@ -61,11 +62,15 @@ def _python() -> Check:
 
 def _data_dir(path: Path) -> Check:
     existing = _existing(path)
-    if not os.access(existing, os.W_OK):
-        return Check(
-            "data directory", "fail", f"{path} is not writable", "make it writable or set WHARF_DATA_DIR"
-        )
-    state = "exists" if path.exists() else "will be made on the first start"
+    remediation = "make it writable or set WHARF_DATA_DIR"
+    if not existing.is_dir():
+        return Check("data directory", "fail", f"{existing} is a file, not a directory", remediation)
+    try:
+        with tempfile.TemporaryFile(dir=existing) as probe:
+            probe.write(b"can this be written?")
+    except OSError as error:
+        return Check("data directory", "fail", f"{path} cannot be written ({error.strerror})", remediation)
+    state = "exists" if existing == path else "will be made on the first start"
     return Check("data directory", "ok", f"{path} ({state})")
 
 
@@ -81,9 +86,7 @@ def _hardware(data_dir: Path) -> list[Check]:
     """Engines and devices as the node itself will report them."""
     from wharfinger.fleet.telemetry import Telemetry
 
-    telemetry = Telemetry(
-        "doctor", platform.node(), "full", next(p for p in (data_dir, *data_dir.parents) if p.exists())
-    )
+    telemetry = Telemetry("doctor", platform.node(), "full", _existing(data_dir))
     telemetry.find_engines()
     report = telemetry.measure()
     checks = [
@@ -101,6 +104,9 @@ def _control_plane(data_dir: Path, host: str, port: int) -> Check:
     client = Client(data_dir)
     try:
         live = client.get("/livez")
+        problems = client.problems()
+        if problems:
+            return Check("control plane", "fail", f"not ready: {'; '.join(problems)}", "its log says more")
         who = client.get("/api/v1/whoami")
     except CliError as error:
         if error.code is not Exit.UNREACHABLE:
@@ -126,4 +132,5 @@ def _port(host: str, port: int) -> Check:
 
 def _existing(path: Path) -> Path:
     """The directory itself, or the nearest one above it that exists."""
-    return next(parent for parent in (path, *path.parents) if parent.exists())
+    # Path.exists raises where a directory above may not be entered.
+    return next(parent for parent in (path, *path.parents) if os.path.exists(parent))

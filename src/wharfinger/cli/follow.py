@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wharfinger.cli.client import Client
+from wharfinger.cli.client import Client, path_of
+from wharfinger.cli.events import operation_events
 from wharfinger.cli.output import CliError, Exit, console
 
 
@@ -17,13 +18,13 @@ def follow_operation(client: Client, operation_id: str) -> dict[str, Any]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     err = console(stderr=True)
-    shown = client.get(f"/api/v1/operations/{operation_id}")
+    shown = client.get(f"/api/v1/operations/{path_of(operation_id)}")
     try:
         with Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.percentage:>3.0f}%", markup=False),
             TimeElapsedColumn(),
             console=err,
             transient=not err.is_terminal,
@@ -31,7 +32,7 @@ def follow_operation(client: Client, operation_id: str) -> dict[str, Any]:
             task = progress.add_task(
                 f"{shown['kind']}  {shown['message']}", total=100, completed=shown["progress"]
             )
-            for name, data in client.follow(operation_id):
+            for name, data in operation_events(client, operation_id):
                 if name == "end":
                     progress.update(
                         task, completed=data["progress"], description=f"{data['kind']}  {data['state']}"
@@ -49,14 +50,24 @@ def follow_operation(client: Client, operation_id: str) -> dict[str, Any]:
     raise CliError(f"the events of {operation_id} ended before it did", Exit.UNREACHABLE)
 
 
+def failure_of(operation: dict[str, Any]) -> CliError | None:
+    """An operation that did not succeed as an error with its code and message; ``None`` when it did."""
+    if operation["state"] == "succeeded":
+        return None
+    error = operation["error"] or {"code": operation["state"], "message": operation["message"]}
+    reason = f"{error['code']}: {error['message']}" if operation["error"] else operation["message"]
+    return CliError(
+        f"{operation['kind']} of {operation['resource']} {operation['state']}: {reason}",
+        document=error | {"details": {"operation_id": operation["id"], "state": operation["state"]}},
+    )
+
+
 def require_success(operation: dict[str, Any]) -> None:
-    """Turn an operation that did not succeed into an error with its code and message.
+    """Raise what :func:`failure_of` finds.
 
     Raises:
         CliError
     """
-    if operation["state"] == "succeeded":
-        return
-    error = operation.get("error") or {}
-    reason = f"{error.get('code')}: {error.get('message')}" if error else operation["message"]
-    raise CliError(f"{operation['kind']} of {operation['resource']} {operation['state']}: {reason}")
+    failure = failure_of(operation)
+    if failure is not None:
+        raise failure

@@ -8,14 +8,17 @@ import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from wharfinger.cli.client import Client
-from wharfinger.cli.follow import follow_operation, require_success
-from wharfinger.cli.output import CliError, Format, emit, say, size
+from wharfinger.cli.client import Client, path_of
+from wharfinger.cli.fleet import named, node_names
+from wharfinger.cli.follow import failure_of, follow_operation, require_success
+from wharfinger.cli.output import CliError, Format, emit, say, size, styled
+from wharfinger.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _FOLLOW_S = 0.3
+SAID_LOG_LINES = 15
 
 
 def run_launch(body: dict[str, Any], *, wait: bool, output: Format) -> None:
@@ -28,16 +31,14 @@ def run_launch(body: dict[str, Any], *, wait: bool, output: Format) -> None:
         raise
     instance_id, operation_id = answer["instance_id"], answer["operation_id"]
     if wait:
-        operation = follow_operation(client, operation_id)
-        if operation["state"] != "succeeded":
-            _say_log_tail(client, instance_id)
-        require_success(operation)
-    shown = client.get(f"/api/v1/instances/{instance_id}")
+        failure = failure_of(follow_operation(client, operation_id))
+        if failure is not None:
+            raise _with_log_tail(failure, client, instance_id)
+    shown = client.get(f"/api/v1/instances/{path_of(instance_id)}")
 
     def human(out: Console) -> None:
-        out.print(
-            f"{instance_id}  {shown['model_id']}  [bold]{shown['status']}[/] on {', '.join(shown['node_ids'])}"
-        )
+        nodes = ", ".join(named(node_names(client), shown["node_ids"]))
+        out.print(styled(f"{instance_id}  {shown['model_id']}  ", (shown["status"], "bold"), f" on {nodes}"))
         if wait:
             out.print(f"ask it something: wharf chat {shown['model_id']} -m 'Hello'")
         else:
@@ -54,66 +55,88 @@ def _explain_refusal(error: CliError) -> None:
         say(f"  would help: {suggestion['message']}")
 
 
-def _say_log_tail(client: Client, instance_id: str) -> None:
+def _with_log_tail(failure: CliError, client: Client, instance_id: str) -> CliError:
+    """Add the runner's last words to a failed launch, and say them."""
     try:
-        failure = client.get(f"/api/v1/instances/{instance_id}").get("failure") or {}
+        recorded = client.get(f"/api/v1/instances/{path_of(instance_id)}").get("failure") or {}
     except CliError:
-        return  # it was cancelled: nothing is left to show
-    for line in failure.get("log_tail", [])[-15:]:
+        recorded = {}  # it was cancelled: nothing is left to show
+    log_tail: list[str] = recorded.get("log_tail", [])
+    for line in log_tail[-SAID_LOG_LINES:]:
         say(f"  | {line}")
+    document = failure.document or {}
+    details = document.get("details", {}) | {"instance_id": instance_id, "log_tail": log_tail}
+    failure.document = document | {"details": details}
+    return failure
 
 
 def show_instances(output: Format) -> None:
     """List all instances."""
-    document = Client().get("/instance")
+    client = Client()
+    document = client.get("/instance")
 
     def human(out: Console) -> None:
-        from rich.table import Table
-
         if not document["instances"]:
             out.print("no instances; launch one with: wharf launch MODEL --wait")
             return
-        table = Table(
-            "instance", "model", "status", "runner", "nodes", "backend", "window", "memory", "age", box=None
+        names = node_names(client)
+        print_table(
+            out,
+            (
+                Column("instance", whole=True),
+                Column("model", whole=True),
+                Column("status"),
+                Column("runner", wide_only=True),
+                Column("nodes"),
+                Column("backend", wide_only=True),
+                Column("window", wide_only=True),
+                Column("memory", wide_only=True),
+                Column("age"),
+            ),
+            [_row(instance, names) for instance in document["instances"]],
         )
-        for instance in document["instances"]:
-            table.add_row(
-                instance["instance_id"],
-                instance["model_id"],
-                instance["status"],
-                ", ".join(runner["state"] for runner in instance["runners"]) or "-",
-                ", ".join(instance["node_ids"]),
-                instance["backend"],
-                "?" if instance["context_tokens"] is None else str(instance["context_tokens"]),
-                size(sum(instance["memory_by_node"].values())),
-                _age(instance["created_at"]),
-            )
-        out.print(table)
 
     emit(output, document, human)
 
 
+def _row(instance: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
+    return (
+        instance["instance_id"],
+        instance["model_id"],
+        instance["status"],
+        ", ".join(runner["state"] for runner in instance["runners"]) or "-",
+        ", ".join(named(names, instance["node_ids"])),
+        instance["backend"],
+        "?" if instance["context_tokens"] is None else str(instance["context_tokens"]),
+        size(sum(instance["memory_by_node"].values())),
+        _age(instance["created_at"]),
+    )
+
+
 def show_instance(instance_id: str, output: Format) -> None:
     """Everything about one instance."""
-    document = Client().get(f"/api/v1/instances/{instance_id}")
+    client = Client()
+    document = client.get(f"/api/v1/instances/{path_of(instance_id)}")
 
     def human(out: Console) -> None:
         from wharfinger.cli.plan import plan_lines
 
-        out.print(f"[bold]{document['instance_id']}[/]  {document['model_id']}  {document['status']}")
+        out.print(
+            styled((document["instance_id"], "bold"), f"  {document['model_id']}  {document['status']}")
+        )
         if document["status_reason"]:
             out.print(f"  reason     {document['status_reason']}")
         out.print(f"  operation  {document['operation_id']}")
         for runner in document["runners"]:
             where = runner["endpoint"] or "no endpoint"
             out.print(f"  runner     {runner['runner_id']}  {runner['state']}  pid {runner['pid']}  {where}")
-        for line in plan_lines(document["plan"]):
+        for line in plan_lines(document["plan"], node_names(client)):
             out.print(f"  {line}")
         failure = document["failure"]
         if failure:
             out.print(f"  failure    {failure['code']}: {failure['message']}")
             for line in failure["log_tail"]:
-                out.print(f"    | {line}", markup=False)
+                out.print(f"    | {line}")
 
     emit(output, document, human)
 
@@ -123,7 +146,7 @@ def print_logs(instance_id: str, *, follow: bool, rank: int) -> None:
     client = Client()
     offset = 0
     while True:
-        chunk = client.get(f"/api/v1/instances/{instance_id}/logs", offset=offset, rank=rank)
+        chunk = client.get(f"/api/v1/instances/{path_of(instance_id)}/logs", offset=offset, rank=rank)
         sys.stdout.write(chunk["text"])
         sys.stdout.flush()
         if chunk["next_offset"] == offset and (chunk["ended"] or not follow):
@@ -133,21 +156,22 @@ def print_logs(instance_id: str, *, follow: bool, rank: int) -> None:
         offset = chunk["next_offset"]
 
 
-def run_stop(instance_id: str, *, wait: bool, output: Format) -> None:
-    """Delete an instance; with ``wait``, until nothing of it is left."""
+def run_stop(instance_id: str, *, wait: bool, force: bool, output: Format) -> None:
+    """Delete an instance; with ``wait``, until nothing of it is left. ``force`` forgets one whose nodes left."""
     client = Client()
-    answer = client.delete(f"/instance/{instance_id}")
-    if wait:
-        operation = follow_operation(client, answer["operation_id"])
+    answer = client.delete(f"/instance/{path_of(instance_id)}", force="true" if force else None)
+    operation_id = answer["operation_id"]
+    if operation_id is None:
+        done = "forgotten; nobody could look whether its processes ended"
+    elif wait:
+        operation = follow_operation(client, operation_id)
         if operation["state"] != "cancelled":  # a launch that was cancelled is a stop as well
             require_success(operation)
         answer["state"] = operation["state"]
-
-    def human(out: Console) -> None:
-        done = "stopped" if wait else f"stopping; follow it: wharf ops watch {answer['operation_id']}"
-        out.print(f"{instance_id} {done}")
-
-    emit(output, answer, human)
+        done = "stopped"
+    else:
+        done = f"stopping; follow it: wharf ops watch {operation_id}"
+    emit(output, answer, lambda out: out.print(f"{instance_id} {done}"))
 
 
 def _age(created_at: str) -> str:

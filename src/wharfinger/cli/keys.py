@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wharfinger.cli.client import Client
+from wharfinger.cli.client import Client, path_of
 from wharfinger.cli.output import Format, emit
+from wharfinger.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,14 +17,26 @@ def list_keys(output: Format) -> None:
     document = Client().get("/api/v1/keys")
 
     def human(out: Console) -> None:
-        from rich.table import Table
-
-        table = Table("key id", "name", "role", "created", "revoked", box=None)
-        for key in document["keys"]:
-            table.add_row(
-                key["key_id"], key["name"], key["role"], key["created_at"], key["revoked_at"] or "-"
-            )
-        out.print(table)
+        print_table(
+            out,
+            (
+                Column("key id", whole=True),
+                Column("name"),
+                Column("role"),
+                Column("created"),
+                Column("revoked"),
+            ),
+            [
+                (
+                    key["key_id"],
+                    key["name"],
+                    key["role"],
+                    _minute(key["created_at"]),
+                    _minute(key["revoked_at"]) if key["revoked_at"] else "-",
+                )
+                for key in document["keys"]
+            ],
+        )
 
     emit(output, document, human)
 
@@ -36,5 +49,10 @@ def create_key(name: str, role: str, output: Format) -> None:
 
 def revoke_key(key_id: str, output: Format) -> None:
     """Revoke a key."""
-    document = Client().delete(f"/api/v1/keys/{key_id}")
+    document = Client().delete(f"/api/v1/keys/{path_of(key_id)}")
     emit(output, document, lambda out: out.print(f"{key_id} is revoked"))
+
+
+def _minute(timestamp: str) -> str:
+    """An ISO 8601 time in UTC, to the minute."""
+    return timestamp[:16].replace("T", " ")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from wharfinger.cli.output import CliError, Exit, Format, Output, fail
+from wharfinger.cli.output import CliError, Exit, Format, Output, fail, print_json
 
 HELP = """One control plane for models served on machines you own and machines you rent.
 
@@ -202,12 +202,15 @@ def stop(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until no process of it is left")
     ] = True,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when its node left the fleet and cannot be asked any more")
+    ] = False,
     output: Output = Format.HUMAN,
 ) -> None:
     """Stop an instance and release what it holds."""
     from wharfinger.cli.instances import run_stop
 
-    run_stop(instance, wait=wait, output=output)
+    run_stop(instance, wait=wait, force=force, output=output)
 
 
 @app.command()
@@ -216,11 +219,17 @@ def chat(
     message: Annotated[
         str | None, typer.Option("--message", "-m", help="Ask this and exit; without it, a conversation")
     ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens", min=1, help="Longest answer [default: 512, or half the window if that is less]"
+        ),
+    ] = None,
 ) -> None:
-    """Talk to a running model."""
+    """Talk to a running model. Ctrl-C ends an answer, Ctrl-D the conversation."""
     from wharfinger.cli.chat import run_chat
 
-    run_chat(model, message)
+    run_chat(model, message, max_tokens)
 
 
 @models_app.command("list")
@@ -249,6 +258,14 @@ def models_add(
     from wharfinger.cli.models import add_model
 
     add_model(file, model_id, output)
+
+
+@models_app.command("remove")
+def models_remove(model: str, output: Output = Format.HUMAN) -> None:
+    """Take a model out of the catalog; its file stays, and no instance may use it."""
+    from wharfinger.cli.models import remove_model
+
+    remove_model(model, output)
 
 
 @ops_app.command("list")
@@ -322,13 +339,27 @@ def keys_revoke(key_id: str, output: Output = Format.HUMAN) -> None:
 
 
 def main() -> None:
-    """Entry point: errors become one paragraph on stderr and an exit code."""
+    """Entry point: errors become one paragraph on stderr, an exit code, and with ``--output json`` a document."""
+    format_ = _asked_format(sys.argv[1:])
     try:
         app(standalone_mode=True)
     except CliError as error:
-        try:
-            fail(error)
-        except typer.Exit as leave:
-            sys.exit(leave.exit_code)
+        fail(error, format_)
+        sys.exit(error.code)
+    except SystemExit as leave:
+        # Typer has told a wrong command line on stderr; its exception is the context of the exit.
+        describe = getattr(leave.__context__, "format_message", None)
+        if format_ is Format.JSON and describe is not None:
+            print_json(CliError(describe(), Exit.USAGE).to_json())
+        raise
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
+
+
+def _asked_format(arguments: list[str]) -> Format:
+    """What stdout is to carry, also when the command line is wrong and was never parsed."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    asked = ("--output=json", "-ojson", "-o=json")
+    if any(word in asked or (word in ("--output", "-o") and value == "json") for word, value in pairs):
+        return Format.JSON
+    return Format.HUMAN

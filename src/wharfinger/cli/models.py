@@ -1,12 +1,13 @@
-"""``models list``, ``show`` and ``add``."""
+"""``models list``, ``show``, ``add`` and ``remove``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wharfinger.cli.client import Client
-from wharfinger.cli.output import Format, emit, size
+from wharfinger.cli.client import Client, path_of
+from wharfinger.cli.output import Format, emit, size, styled
+from wharfinger.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,34 +18,48 @@ def list_models(output: Format) -> None:
     document = Client().get("/models")
 
     def human(out: Console) -> None:
-        from rich.table import Table
-
         if not document["data"]:
             out.print("the catalog is empty; add a model with: wharf models add FILE.gguf")
             return
-        table = Table("model", "architecture", "quantisation", "layers", "window", "size", "source", box=None)
-        for model in document["data"]:
-            table.add_row(
-                model["id"],
-                model["architecture"] or "?",
-                model["quantization"] or "?",
-                str(model["n_layers"]),
-                str(model["context_length"]) if model["context_length"] else "?",
-                size(model["storage_size_megabytes"] << 20),
-                model["catalog_source"],
-            )
-        out.print(table)
+        print_table(
+            out,
+            (
+                Column("model", whole=True),
+                Column("architecture", wide_only=True),
+                Column("quantisation"),
+                Column("layers", wide_only=True),
+                Column("window"),
+                Column("size"),
+                Column("source", wide_only=True),
+            ),
+            [
+                (
+                    model["id"],
+                    model["architecture"] or "?",
+                    model["quantization"] or "?",
+                    str(model["n_layers"]),
+                    str(model["context_length"]) if model["context_length"] else "?",
+                    size(model["storage_size_megabytes"] << 20),
+                    model["catalog_source"],
+                )
+                for model in document["data"]
+            ],
+        )
 
     emit(output, document, human)
 
 
 def show_model(model_id: str, output: Format) -> None:
     """Show one card."""
-    document = Client().get(f"/api/v1/models/{model_id}")
+    document = Client().get(_path(model_id))
 
     def human(out: Console) -> None:
         card = document["card"]
-        out.print(f"[bold]{document['id']}[/]  {card['architecture']}  {card['quantization']}")
+        out.print(
+            styled(
+                (document["id"], "bold"), f"  {card['architecture'] or '?'}  {card['quantization'] or '?'}"
+            )
+        )
         out.print(f"  digest    {document['card_digest']}")
         out.print(f"  file      {document['artifact_path'] or 'not on this machine'}")
         out.print(
@@ -67,3 +82,13 @@ def add_model(file: Path, model_id: str | None, output: Format) -> None:
         out.print(f"added {document['id']}; see where it could run with: wharf plan {document['id']}")
 
     emit(output, document, human)
+
+
+def remove_model(model_id: str, output: Format) -> None:
+    """Take a model out of the catalog; its file stays."""
+    document = Client().delete(_path(model_id))
+    emit(output, document, lambda out: out.print(f"{model_id} is removed from the catalog"))
+
+
+def _path(model_id: str) -> str:
+    return f"/api/v1/models/{path_of(model_id, keep='/')}"

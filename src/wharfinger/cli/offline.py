@@ -16,9 +16,10 @@ from wharfinger.catalog.errors import ArtifactError
 from wharfinger.catalog.library import CatalogLibrary
 from wharfinger.cli.output import CliError, Exit
 from wharfinger.cli.plan import PlanOptions, load_json
+from wharfinger.cli.settings import settings_from
 from wharfinger.placement.hypothetical import FleetError, add_what_if, fleet_from_mapping
+from wharfinger.placement.previews import preview_answer
 from wharfinger.placement.types import FleetSnapshot, PlanRequest, Sharding
-from wharfinger.settings import Settings
 from wharfinger.store.database import Database
 
 
@@ -47,7 +48,8 @@ def plan_offline(options: PlanOptions) -> dict[str, Any]:
         snapshot = add_what_if(_fleet(options.fleet), options.what_if)
     except FleetError as error:
         raise CliError(str(error), Exit.USAGE) from error
-    return previews_wire(snapshot, card, request, catalog, sharding)
+    answer = preview_answer(snapshot, card, request, catalog=catalog, sharding=sharding)
+    return previews_wire(card, snapshot, answer, options.excluded)
 
 
 def _fleet(path: Path) -> FleetSnapshot:
@@ -62,7 +64,7 @@ async def _cards(model: str) -> tuple[ModelCard, list[ModelCard]]:
     """The card asked for, and the local catalog beside it (for suggestions)."""
     path = Path(model)
     catalog: list[ModelCard] = []
-    database_file = Settings().data_dir / "wharfinger.db"
+    database_file = settings_from().data_dir / "wharfinger.db"
     if database_file.exists():
         database = Database.open(f"sqlite+aiosqlite:///{database_file}")
         try:

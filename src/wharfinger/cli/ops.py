@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wharfinger.cli.client import Client
-from wharfinger.cli.follow import follow_operation, require_success
-from wharfinger.cli.output import Format, emit
+from wharfinger.cli.client import Client, path_of
+from wharfinger.cli.follow import failure_of, follow_operation
+from wharfinger.cli.output import Format, emit, styled
+from wharfinger.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,49 +20,62 @@ def list_operations(
     document = Client().get("/api/v1/operations", kind=kind, state=state, resource=resource, limit=limit)
 
     def human(out: Console) -> None:
-        from rich.table import Table
-
-        table = Table("operation", "kind", "resource", "state", "%", "attempt", "message", box=None)
-        for operation in document["operations"]:
-            error = operation["error"]
-            table.add_row(
-                operation["id"],
-                operation["kind"],
-                operation["resource"],
-                operation["state"],
-                str(operation["progress"]),
-                f"{operation['attempt']}/{operation['max_attempts']}",
-                f"{error['code']}: {error['message']}" if error else operation["message"],
-            )
-        out.print(table if document["operations"] else "no operations")
+        if not document["operations"]:
+            out.print("no operations")
+            return
+        print_table(
+            out,
+            (
+                Column("operation", whole=True),
+                Column("kind", whole=True),
+                Column("resource", whole=True, wide_only=True),
+                Column("state"),
+                Column("%", wide_only=True),
+                Column("attempt", wide_only=True),
+                Column("message"),
+            ),
+            [_row(operation) for operation in document["operations"]],
+        )
 
     emit(output, document, human)
 
 
+def _row(operation: dict[str, Any]) -> tuple[str, ...]:
+    error = operation["error"]
+    return (
+        operation["id"],
+        operation["kind"],
+        operation["resource"],
+        operation["state"],
+        str(operation["progress"]),
+        f"{operation['attempt']}/{operation['max_attempts']}",
+        f"{error['code']}: {error['message']}" if error else operation["message"],
+    )
+
+
 def show_operation(operation_id: str, output: Format) -> None:
     """Show one operation with its steps."""
-    document = Client().get(f"/api/v1/operations/{operation_id}")
+    document = Client().get(f"/api/v1/operations/{path_of(operation_id)}")
     emit(output, document, lambda out: _print_operation(out, document))
 
 
 def watch_operation(operation_id: str, output: Format) -> None:
     """Follow an operation to its end; exit code 1 when it did not succeed."""
     operation = follow_operation(Client(), operation_id)
-    emit(output, operation, lambda out: _print_operation(out, operation))
-    require_success(operation)
+    emit(output, operation, lambda out: _print_operation(out, operation), failure_of(operation))
 
 
 def cancel_operation(operation_id: str, *, wait: bool, output: Format) -> None:
     """Ask to cancel."""
     client = Client()
-    operation = client.post(f"/api/v1/operations/{operation_id}/cancel")
+    operation = client.post(f"/api/v1/operations/{path_of(operation_id)}/cancel")
     if wait:
         operation = follow_operation(client, operation_id)
     emit(output, operation, lambda out: _print_operation(out, operation))
 
 
 def _print_operation(out: Console, operation: dict[str, Any]) -> None:
-    out.print(f"[bold]{operation['id']}[/]  {operation['kind']}  {operation['resource']}")
+    out.print(styled((operation["id"], "bold"), f"  {operation['kind']}  {operation['resource']}"))
     out.print(f"  state     {operation['state']}  {operation['progress']}%  {operation['message']}")
     out.print(f"  attempts  {operation['attempt']} of {operation['max_attempts']}")
     if operation["waiting_reason"]:

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 
 class Exit(IntEnum):
@@ -43,7 +44,11 @@ Output = Annotated[
 
 
 class CliError(Exception):
-    """Something to tell the user, and the code to exit with."""
+    """Something to tell the user, and the code to exit with.
+
+    ``document`` is the error as a JSON object, where the control plane gave one; ``result`` what the command found
+    out before it failed.
+    """
 
     def __init__(
         self, message: str, code: Exit = Exit.FAILED, document: dict[str, Any] | None = None
@@ -51,40 +56,69 @@ class CliError(Exception):
         super().__init__(message)
         self.code = code
         self.document = document
+        self.result: dict[str, Any] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """The one document on stdout: the result as far as there is one, and ``error``."""
+        error = self.document or {"message": str(self), "code": self.code.name.lower()}
+        return self.result | {"error": error}
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A Rich console; on a pipe it neither colours nor cuts lines short."""
+    """A Rich console; on a pipe it neither colours nor cuts lines short.
+
+    It prints text as it is: names, paths and messages come from others, and brackets or colons in them are no markup.
+    Style goes through :func:`styled`.
+    """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 160
-    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+    return Console(
+        file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty()
+    )
 
 
-def emit(format_: Format, document: Any, human: Callable[[Console], None]) -> None:
-    """Print the result: the document as JSON, or what ``human`` prints."""
-    if format_ is Format.JSON:
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    else:
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """A line of plain pieces and ``(text, style)`` pieces."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
+
+
+def emit(
+    format_: Format, document: Any, human: Callable[[Console], None], failure: CliError | None = None
+) -> None:
+    """Print the result: the document as JSON, or what ``human`` prints.
+
+    Raises:
+        CliError: ``failure``, if given: the result was bad news. As JSON, both become one document.
+    """
+    if format_ is Format.HUMAN:
         human(console())
+    elif failure is not None:
+        failure.result = document
+    else:
+        print_json(document)
+    if failure is not None:
+        raise failure
 
 
-def say(text: str) -> None:
+def print_json(document: Any) -> None:
+    """The one document on stdout."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def say(text: str | Text) -> None:
     """A line of progress, on stderr."""
     console(stderr=True).print(text)
 
 
-def fail(error: CliError) -> NoReturn:
-    """Tell the error on stderr and exit."""
-    console(stderr=True).print(f"[bold red]error:[/] {_escape(str(error))}")
-    raise typer.Exit(error.code)
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+def fail(error: CliError, format_: Format) -> None:
+    """Tell the error: a paragraph on stderr, and the document on stdout where one was asked for."""
+    if format_ is Format.JSON:
+        print_json(error.to_json())
+    say(styled(("error:", "bold red"), f" {error}"))
 
 
 def size(size_bytes: int | None) -> str:

@@ -5,30 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
-from pydantic import ValidationError
 
-from wharfinger.cli.output import CliError, Exit, console
+from wharfinger.cli.output import CliError, Exit, console, styled
+from wharfinger.cli.settings import settings_from
 from wharfinger.server import Started, StartError, serve
-from wharfinger.settings import Settings
 from wharfinger.store.errors import StoreError
 
-
-def settings_from(**options: object) -> Settings:
-    """Settings from the environment, overridden by the options that were given.
-
-    Raises:
-        CliError: naming the setting, the value and what is accepted.
-    """
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    try:
-        return Settings(**given)  # type: ignore[arg-type]
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "WHARF_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise CliError(f"{name}: {first['msg']} (given: {first['input']!r})", Exit.USAGE) from error
+if TYPE_CHECKING:
+    from wharfinger.settings import Settings
 
 
 def configure_logging(level: str) -> None:
@@ -61,7 +48,9 @@ def run_up(**options: object) -> None:
 
     def announce(started: Started) -> None:
         out = console()
-        out.print(f"Wharfinger is up at [bold]{started.url}[/]  (dashboard, API and OpenAI endpoint)")
+        out.print(
+            styled("Wharfinger is up at ", (started.url, "bold"), "  (dashboard, API and OpenAI endpoint)")
+        )
         out.print(f"  data directory  {settings.data_dir}")
         _announce_key(started, settings)
         out.print("  next            wharf models list · wharf plan MODEL · wharf launch MODEL --wait")
@@ -73,9 +62,9 @@ def run_up(**options: object) -> None:
 def _announce_key(started: Started, settings: Settings) -> None:
     out = console()
     if settings.no_auth:
-        out.print("  access          [yellow]open to everybody on this machine (--no-auth)[/]")
+        out.print(styled("  access          ", ("open to everybody on this machine (--no-auth)", "yellow")))
     elif started.first_admin_key is not None:
-        out.print(f"  admin key       [bold]{started.first_admin_key}[/]")
+        out.print(styled("  admin key       ", (started.first_admin_key, "bold")))
         out.print(
             f"                  shown once; kept for the CLI in {settings.data_dir / 'admin.key'} (0600)"
         )
@@ -94,8 +83,3 @@ def run_server(work: object) -> None:
             runner.run(work)  # type: ignore[arg-type]
     except (StartError, StoreError) as error:
         raise CliError(str(error)) from error
-
-
-def demo_data_dir(given: Path | None) -> Path:
-    """The demo's own data directory, so that it never touches an installation in use."""
-    return given or Settings().data_dir.with_name("wharfinger-demo")

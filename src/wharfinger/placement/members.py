@@ -31,7 +31,7 @@ class Member:
     usable: int
     """Bytes it brings: all devices for engines that lay layers over them, else the largest device."""
     rank_key: tuple[int, float, float, float, int, str]
-    """Sorts nodes by what a plan ranks by: bandwidth unknown, bandwidth, files, load, memory, id. Larger ones negative."""
+    """Sorts nodes by what a plan ranks by: bandwidth unknown, bandwidth, files, load, memory, id (more is negative)."""
     all_bytes: int
     """Bytes of all its measured pools: no shard can take more."""
 

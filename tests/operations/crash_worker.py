@@ -20,11 +20,12 @@ import asyncpg  # noqa: F401
 
 from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.backoff import Backoff
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import Lease, LeaseLost, Operation, PermanentError
 from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.store import OperationStore
-from wharfinger.operations.transitions import Change, Heartbeat, Rule
+from wharfinger.operations.transitions import Heartbeat
 from wharfinger.operations.worker import Worker
 from wharfinger.store.database import Database
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.model import (
     Conflict,
     Lease,
@@ -22,7 +23,7 @@ from wharfinger.operations.model import (
 from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.rows import request_hash, resource_key
 from wharfinger.operations.signals import WORK, Signals, cancel_of, events_of
-from wharfinger.operations.transitions import Change, Claim, Expire, RequestCancel, Rule, submitted
+from wharfinger.operations.transitions import Claim, Expire, RequestCancel, submitted
 
 
 @dataclass

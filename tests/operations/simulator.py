@@ -19,6 +19,7 @@ from operations.memory_store import MemoryStore
 from operations.virtual_time import Deadlock, run_virtually
 from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.backoff import Backoff
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import (
     Conflict,
@@ -34,7 +35,7 @@ from wharfinger.operations.model import (
 )
 from wharfinger.operations.port import ClaimRequest, WorkStore
 from wharfinger.operations.signals import Signals
-from wharfinger.operations.transitions import Change, Heartbeat, Rule
+from wharfinger.operations.transitions import Heartbeat
 from wharfinger.operations.worker import Worker
 from wharfinger.store.errors import StoreUnavailable
 

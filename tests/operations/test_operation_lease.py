@@ -12,10 +12,11 @@ import pytest
 from operations.memory_store import MemoryStore
 from operations.virtual_time import run_virtually
 from wharfinger.operations.attempt import AttemptSettings
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import Lease, NewOperation, Operation, OperationState, OperationStep, Waiting
 from wharfinger.operations.port import ClaimRequest
-from wharfinger.operations.transitions import Change, Heartbeat, InvalidTransition, Rule
+from wharfinger.operations.transitions import Heartbeat, InvalidTransition
 from wharfinger.operations.worker import Worker
 from wharfinger.store.errors import StoreUnavailable
 

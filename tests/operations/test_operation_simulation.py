@@ -16,9 +16,10 @@ import structlog
 from operations.invariants import Violation
 from operations.memory_store import MemoryStore, Record
 from operations.simulator import simulate
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.model import Lease, Operation
 from wharfinger.operations.port import ClaimRequest
-from wharfinger.operations.transitions import Change, Expire, FinishCleanup, Rule
+from wharfinger.operations.transitions import Expire, FinishCleanup
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2400"))
 PARTS = 6

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.model import NewOperation, Operation, OperationState, OperationStep
 from wharfinger.operations.transitions import (
     TRANSITIONS,
-    Change,
     Checkpoint,
     Claim,
     Expire,
@@ -26,7 +26,6 @@ from wharfinger.operations.transitions import (
     RequestCancel,
     Retry,
     RetryCleanup,
-    Rule,
     Start,
     Succeed,
     Wait,

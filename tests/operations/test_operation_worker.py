@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,8 @@ async def test_the_gravest_error_of_a_task_group_decides(
     async def body(context: OperationContext) -> dict[str, Any] | None:
         raise ExceptionGroup("unhandled errors in a TaskGroup", errors)
 
-    async with working(store, Recorded(body)) as worker:
+    calm = replace(QUICK, lease_s=60)  # a traceback may take its time to be printed
+    async with working(store, Recorded(body), settings=calm) as worker:
         operation_id = await submitted(store, max_attempts=1)
         if state is State.RUNNING:
             await until(lambda: store.records[operation_id].operation.state is state and not worker._attempts)

@@ -10,17 +10,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import structlog
 
 from wharfinger.operations.backoff import Backoff
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.handler import Handler
 from wharfinger.operations.model import Lease, LeaseLost, Operation, OperationError, OperationStep, Waiting
 from wharfinger.operations.port import WorkStore
 from wharfinger.operations.signals import cancel_of, wait_for
 from wharfinger.operations.transitions import (
-    Change,
     Checkpoint,
     Fail,
     FinishCleanup,
@@ -29,7 +29,6 @@ from wharfinger.operations.transitions import (
     Release,
     Retry,
     RetryCleanup,
-    Rule,
     Start,
     Succeed,
     Wait,
@@ -63,16 +62,12 @@ class _Interrupted(Exception):
     """The handler was ended from outside, and the lease is still ours."""
 
 
-def _gravest(group: ExceptionGroup[Exception]) -> Exception:
-    """The one error that decides, of those that a handler's TaskGroup raised together."""
-    errors = list(group.exceptions)
-    while any(isinstance(error, ExceptionGroup) for error in errors):
-        errors = [
-            leaf
-            for error in errors
-            for leaf in (error.exceptions if isinstance(error, ExceptionGroup) else (error,))
-        ]
-    return min(errors, key=_gravity)
+def _gravest(error: Exception) -> Exception:
+    """The one error that decides, of those that a handler's TaskGroup raised together; or ``error`` itself."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    together = cast("ExceptionGroup[Exception]", error).exceptions
+    return min((_gravest(inner) for inner in together), key=_gravity)
 
 
 def _gravity(error: Exception) -> int:
@@ -267,8 +262,8 @@ class Attempt:
             self._raise_if_lost()
             if self._ended_from_outside:
                 raise _Interrupted from error  # an error that only the interruption made
-            if isinstance(error, ExceptionGroup):
-                raise _gravest(error) from error
+            if (gravest := _gravest(error)) is not error:
+                raise gravest from error
             raise
         finally:
             self._work = None

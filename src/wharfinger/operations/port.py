@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.model import Lease, NewOperation, Operation, OperationEvent, OperationStep
 from wharfinger.operations.signals import Signals
-from wharfinger.operations.transitions import Change, Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import orjson
 from sqlalchemy import Row, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from wharfinger.operations.changes import EventDraft
 from wharfinger.operations.model import NewOperation, Operation, OperationEvent, OperationState, OperationStep
-from wharfinger.operations.transitions import EventDraft
 from wharfinger.store.tables import operation_events, operation_steps, operations
 
 MUTABLE_COLUMNS = tuple(operations.columns.keys())[tuple(operations.columns.keys()).index("created_at") + 1 :]

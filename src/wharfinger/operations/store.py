@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.operations import rows
+from wharfinger.operations.changes import Change, EventDraft, Rule
 from wharfinger.operations.model import (
     Conflict,
     Lease,
@@ -32,16 +33,7 @@ from wharfinger.operations.model import (
 )
 from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.signals import WORK, Signals, cancel_of, events_of
-from wharfinger.operations.transitions import (
-    Change,
-    Claim,
-    EventDraft,
-    Expire,
-    InvalidTransition,
-    RequestCancel,
-    Rule,
-    submitted,
-)
+from wharfinger.operations.transitions import Claim, Expire, InvalidTransition, RequestCancel, submitted
 from wharfinger.store.database import Database
 from wharfinger.store.errors import unavailable
 from wharfinger.store.tables import instances, operation_steps, operations

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
+from wharfinger.operations.changes import Change, EventDraft
 from wharfinger.operations.model import NewOperation, Operation, OperationState, OperationStep
 
 State = OperationState
@@ -36,45 +37,6 @@ HELD = frozenset({State.LEASED, State.RUNNING, State.CANCELLING})
 
 class InvalidTransition(Exception):
     """A rule was applied to an operation in a state it does not start from: a programming error."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventDraft:
-    """An event to append; the store gives it the next sequence number and the time."""
-
-    type: str
-    message: str
-    level: str = "info"
-    payload: dict[str, Any] | None = None
-
-    def told(self, operation: Operation) -> dict[str, Any]:
-        """The payload as it is stored: with the ``progress`` and ``state`` that ``operation`` has after the change."""
-        return (self.payload or {}) | {"progress": operation.progress, "state": operation.state.value}
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a rule says: the operation afterwards, the events to append, and the step as it then stands."""
-
-    operation: Operation
-    events: tuple[EventDraft, ...] = ()
-    step: OperationStep | None = None
-
-
-class Rule(Protocol):
-    """One kind of change."""
-
-    @property
-    def step(self) -> str | None:
-        """Name of the step the rule needs to see, or None."""
-        ...
-
-    def change(self, operation: Operation, now: datetime, stored: OperationStep | None) -> Change:
-        """Apply to ``operation`` at the database's time ``now``; ``stored`` is the step named by :attr:`step`.
-
-        Raises InvalidTransition when the operation is in a state the rule does not start from.
-        """
-        ...
 
 
 class _Stepless:

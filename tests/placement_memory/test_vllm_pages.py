@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.model_shapes import SHAPES, delta_net, full, latent, sliding
+from support.model_shapes import SHAPES, delta_net, full, sliding
+from support.vllm_printed import PRINTED
 from wharfinger.catalog.card import LayerGeometry
 from wharfinger.placement.memory import ShardShape, kv_cache_bytes, largest_context
 from wharfinger.placement.memory.profile import profile_of
@@ -12,17 +13,6 @@ from wharfinger.placement.memory.vllm import page_pool
 from wharfinger.placement.types import ServingSettings
 
 GIB = 1 << 30
-
-PRINTED = [
-    # shape, layers as (geometry, number), block size, window, tokens printed, concurrency printed
-    ("llama", [(full(2, 32), 2)], 128, 1024, 2_097_152, 2048.00),
-    ("qwen3", [(full(2, 64), 3)], 128, 4096, 699_008, 170.66),
-    ("qwen3-moe", [(full(2, 64), 3)], 128, 4096, 699_008, 170.66),
-    ("gemma-3", [(full(1, 64), 2), (sliding(1, 64, 512), 10)], 128, 4096, 489_845, 119.59),
-    ("gpt-oss", [(full(2, 64), 2), (sliding(2, 64, 128), 2)], 128, 4096, 671_088, 163.84),
-    # The latent cache ran with blocks of 16: 1,398,096 is no multiple of 128, and 128 would give 1,398,016.
-    ("deepseek-v2", [(latent(64, 32), 4)], 16, 4096, 1_398_096, 341.33),
-]
 
 
 @pytest.mark.parametrize(("name", "layers", "block", "window", "tokens", "concurrency"), PRINTED)

@@ -194,6 +194,7 @@ def test_unknown_kv_heads_are_never_free() -> None:
         "kv_geometry_unknown",
         "kv_heads_unknown",
         "head_dim_unknown",
+        "engine_floor_estimated",
     }
     nothing_known = revised(card, num_attention_heads=None)
     assert kv_bytes_per_token(nothing_known, "mlx", SETTINGS) == 36 * 2 * 20 * 128 * 2

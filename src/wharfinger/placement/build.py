@@ -10,7 +10,7 @@ from wharfinger.placement import backends, memory
 from wharfinger.placement.links import COORDINATOR_ORDER
 from wharfinger.placement.ports import free_port
 from wharfinger.placement.ranking import Candidate, Score, score_parts
-from wharfinger.placement.types import InstanceMeta, NodeFacts, Plan, RankPlan
+from wharfinger.placement.types import InstanceMeta, LinkFacts, NodeFacts, Plan, RankPlan
 from wharfinger.placement.workspace import Workspace
 
 NOT_A_NEIGHBOUR: Final = "198.51.100.1"
@@ -99,8 +99,14 @@ def _hosts(
 def _address(
     work: Workspace, source: NodeFacts, sink: NodeFacts, port: int, *, routable: bool = False
 ) -> tuple[str, int]:
-    link = work.links.best(source.node_id, sink.node_id, routable=routable)
-    return (link.address if link is not None and link.address is not None else sink.name), port
+    return _known_address(work.links.best(source.node_id, sink.node_id, routable=routable)), port
+
+
+def _known_address(link: LinkFacts | None) -> str:
+    """The address of a link; sets are only made over links that have one."""
+    if link is None or link.address is None:
+        raise ValueError("a plan was made over a link without an address")
+    return link.address
 
 
 def _coordinators(work: Workspace, candidate: Candidate, port: int | None) -> Mapping[str, tuple[str, int]]:
@@ -110,7 +116,7 @@ def _coordinators(work: Workspace, candidate: Candidate, port: int | None) -> Ma
     found = {first.node_id: (ANY_ADDRESS, port)}
     for node in others:
         link = work.links.best(node.node_id, first.node_id, COORDINATOR_ORDER)
-        found[node.node_id] = (link.address if link and link.address else first.name, port)
+        found[node.node_id] = (_known_address(link), port)
     return MappingProxyType(found)
 
 

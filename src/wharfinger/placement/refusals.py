@@ -34,13 +34,22 @@ _PHRASES: Final = {
     codes.NODE_UNREACHABLE: "{n} unreachable",
     codes.NODE_EXCLUDED: "{n} excluded",
     codes.LINKS_UNKNOWN: "{n} without observed links",
+    codes.ENGINE_CANNOT_SPAN: "{n} with engines for one machine only",
+    codes.LINK_MISSING: "{n} without the links the engine needs",
+    codes.RDMA_MISSING: "{n} without RDMA to the others",
+    codes.NO_COMMON_ENGINE: "{n} without an engine in common with enough others",
+    codes.NO_ROUTABLE_ADDRESS: "{n} without a routable address",
+    codes.LINKS_UNSUPPORTED: "{n} that may only work alone",
 }
 """In the order the summary names them, and in which one becomes the code of the whole refusal."""
 _LINK_CODES: Final = (codes.LINKS_UNKNOWN, codes.LINK_MISSING)
+_SHARED_CODES: Final = (codes.RDMA_MISSING, codes.NO_COMMON_ENGINE, codes.NO_ROUTABLE_ADDRESS)
+"""Reasons of a set that are those of its nodes."""
 _NAMED: Final = 5
 """Most nodes a summary lists by name."""
 _SET_MESSAGES: Final = {
     codes.ENGINE_CANNOT_SPAN: "its engines ({backends}) run on one machine only",
+    codes.LINKS_UNSUPPORTED: codes.MEANINGS[codes.LINKS_UNSUPPORTED],
     codes.NO_COMMON_ENGINE: "no {width} nodes share a backend that can span machines",
     codes.LINK_MISSING: "no {width} nodes are linked as the engine needs",
     codes.LINKS_UNKNOWN: "links between the nodes have not been observed yet",
@@ -73,10 +82,30 @@ def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[
         elif refused is not None:
             refusals.append(node_refusal(node, refused))
         else:
-            refusals.append(
-                NodeRefusal(node.node_id, node.name, codes.NODE_NOT_CHOSEN, f"{node.name} was not needed")
-            )
+            refusals.append(_unused(work, request, found, node))
     return tuple(refusals)
+
+
+def _unused(work: Workspace, request: PlanRequest, found: Found, node: NodeFacts) -> NodeRefusal:
+    """Why a node that passed every filter of its own is in no plan."""
+    code = codes.NODE_NOT_CHOSEN
+    if sets_only(request):
+        code = _unfit_for_sets(work, request, found, node) or code
+    if code == codes.NODE_NOT_CHOSEN:
+        message = f"{node.name} would do; others were ranked first"
+    else:
+        message = f"{node.name}: {set_message(work, request, code)}"
+    return NodeRefusal(node.node_id, node.name, code, message)
+
+
+def _unfit_for_sets(work: Workspace, request: PlanRequest, found: Found, node: NodeFacts) -> str | None:
+    tags = work.tags(node, request.backend)
+    if all(backends.span_of(tag) is backends.Span.NONE for tag in tags):
+        return codes.ENGINE_CANNOT_SPAN
+    if not work.links.mutual.get(node.node_id) and not work.links.reaches.get(node.node_id):
+        return codes.LINK_MISSING if work.snapshot.links_supported else codes.LINKS_UNSUPPORTED
+    why = found.set_refusal.code if found.set_refusal is not None and not found.ranked else None
+    return why if why in _SHARED_CODES else None
 
 
 def explain(work: Workspace, request: PlanRequest, found: Found) -> PlanResult:

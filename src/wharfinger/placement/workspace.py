@@ -6,7 +6,8 @@ Holds no state between runs and does no I/O. Several searches over the same fact
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -83,6 +84,18 @@ class NodePools:
     host_missing: tuple[str, ...] = ()
 
 
+def distinctly_named(nodes: Iterable[NodeFacts]) -> tuple[NodeFacts, ...]:
+    """The nodes, with the id added to names that several have, so that messages say which one is meant."""
+    nodes = tuple(nodes)
+    named = Counter(node.name for node in nodes)
+    if len(named) == len(nodes):
+        return nodes
+    return tuple(
+        replace(node, name=f"{node.name} ({node.node_id})") if named[node.name] > 1 else node
+        for node in nodes
+    )
+
+
 class Workspace:
     """Facts of one fleet for one card and one way of serving it."""
 
@@ -99,7 +112,7 @@ class Workspace:
         self.card = card
         self.settings = settings
         self.card_digest = card.digest
-        self.nodes = tuple(sorted(snapshot.nodes, key=lambda node: node.node_id))
+        self.nodes = distinctly_named(sorted(snapshot.nodes, key=lambda node: node.node_id))
         self._tags: dict[tuple[frozenset[str], str | None], tuple[str, ...]] = {}
         self._pools: dict[tuple[str, str], NodePools] = {}
         self._sized: dict[tuple[str, int, int, int, int, bool], Sized] = {}

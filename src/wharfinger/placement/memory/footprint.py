@@ -22,11 +22,14 @@ _RULES: dict[str, EngineRule] = {
     "vllm": VllmRule(),
     "mlx": MlxRule(),
     "audio_cpp": AudioRule(),
+    "audio_cpp-metal": AudioRule(metal=True),
 }
 _UNKNOWN = UnknownRule()
 
 FLAG_PROJECTOR = "projector_workspace_estimated"
 FLAG_WORKSPACE = "workspace_unknown"
+FLAG_FLOOR = "engine_floor_estimated"
+"""What engines take on an accelerator before they hold a model was not measured; on the CPU it was."""
 _PROJECTOR_WORKSPACE_PERCENT = 50
 """Scratch of a vision projector as a share of its weights; not measured, so flagged."""
 _IMAGE_WORKSPACE_PERCENT = 30
@@ -35,7 +38,7 @@ _IMAGE_WORKSPACE_PERCENT = 30
 
 def rule_of(backend: str) -> EngineRule:
     """The rule of a backend tag's engine; engines we have no rule for get the pessimistic one."""
-    return _RULES.get(engine_of(backend), _UNKNOWN)
+    return _RULES.get(backend) or _RULES.get(engine_of(backend), _UNKNOWN)
 
 
 def footprint(
@@ -66,6 +69,8 @@ def footprint(
     weights = rule.weights(profile, shape, accelerated)
     compute = rule.compute(profile, shape, context_tokens, settings, accelerated)
     floor = rule.floor(profile, settings, accelerated)
+    if accelerated and floor.device:
+        flags.append(FLAG_FLOOR)
     layers = profile.counts(shape.start_layer, shape.end_layer)
     cache = rule.cache(layers, shape.tensor_width, context_tokens, settings)
     snapshots = rule.snapshots(layers, context_tokens, settings)

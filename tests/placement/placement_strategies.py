@@ -12,6 +12,7 @@ from wharfinger.placement.types import (
     FleetSnapshot,
     InstanceFacts,
     InstanceMeta,
+    LinkFacts,
     NodeFacts,
     PlanRequest,
     ReservationFacts,
@@ -50,6 +51,30 @@ def nodes(draw: st.DrawFn, name: str, kinds: tuple[str, ...]) -> NodeFacts:
 
 
 @st.composite
+def links(draw: st.DrawFn, names: list[str]) -> tuple[LinkFacts, ...]:
+    """Each machine linked with each; or some links one-way, slow, of unknown address or nameless over RDMA."""
+    whole = mesh(*names, rdma=draw(st.booleans()))
+    if draw(st.booleans()):
+        return whole
+    kept: list[LinkFacts] = []
+    for link in whole:
+        match draw(st.sampled_from(["kept", "kept", "gone", "wifi", "vpn", "unaddressed", "nameless"])):
+            case "kept":
+                kept.append(link)
+            case "gone":
+                pass
+            case "wifi":
+                kept.append(replace(link, interface="wifi", bandwidth_bytes_per_s=0.0, latency_s=0.01))
+            case "vpn":
+                kept.append(replace(link, address="100.64.0.9", bandwidth_bytes_per_s=1e8))
+            case "unaddressed":
+                kept.append(replace(link, address=None))
+            case _:
+                kept.append(replace(link, rdma_interface=None))
+    return tuple(kept)
+
+
+@st.composite
 def fleets(draw: st.DrawFn) -> FleetSnapshot:
     """One to five machines, some linked, some with instances running."""
     names = [f"n{i}" for i in range(draw(st.integers(1, 5)))]
@@ -66,8 +91,7 @@ def fleets(draw: st.DrawFn) -> FleetSnapshot:
                 ReservationFacts(f"i{number}", node.node_id, index, size, draw(st.booleans()))
             )
             running.append(InstanceFacts(f"i{number}", "other", (node.node_id,), frozenset({24000 + number})))
-    rdma = draw(st.booleans())
-    return fleet(*members, links=mesh(*linked, rdma=rdma), reservations=reservations, instances=running)
+    return fleet(*members, links=draw(links(linked)), reservations=reservations, instances=running)
 
 
 @st.composite

@@ -88,8 +88,13 @@ class LinkIndex:
 
     @cached_property
     def rdma_mutual(self) -> dict[str, frozenset[str]]:
-        """Nodes each node is linked with in both directions over RDMA interfaces of known name."""
-        return _mutual(link for link in self.links if link.rdma and link.rdma_interface is not None)
+        """Nodes each node is linked with over RDMA interfaces of known name and can dial, in both directions.
+
+        The coordinator is dialled over an address.
+        """
+        named = _mutual(link for link in self.links if link.rdma and link.rdma_interface is not None)
+        both = {node: others & self.mutual.get(node, frozenset()) for node, others in named.items()}
+        return {node: others for node, others in both.items() if others}
 
     @cached_property
     def _seen_mutual(self) -> dict[str, frozenset[str]]:
@@ -113,7 +118,7 @@ class LinkIndex:
         """Whether only an interface's name is missing for the two nodes to talk over RDMA."""
         if self.all_named or right in self.rdma_mutual.get(left, ()):
             return False
-        return right in self._seen_rdma.get(left, ())
+        return right in self._seen_rdma.get(left, ()) and not self.unaddressed(left, right)
 
     def unaddressed(self, left: str, right: str) -> bool:
         """Whether only an address is missing for the two nodes to be neighbours."""

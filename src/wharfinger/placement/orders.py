@@ -145,4 +145,6 @@ def rdma_problem(work: Workspace, ids: Sequence[str]) -> LinkProblem:
     known = work.links.all_named
     if not known and any(work.links.unnamed_rdma(left, right) for left, right in combinations(ids, 2)):
         return LinkProblem(codes.LINKS_UNKNOWN, ("rdma_interface",))
+    if not work.links.all_addressed and any(work.links.unaddressed(a, b) for a, b in combinations(ids, 2)):
+        return LinkProblem(codes.LINKS_UNKNOWN, ("link_address",))
     return LinkProblem(codes.RDMA_MISSING)

@@ -39,6 +39,8 @@ KEY_REFRESH_S = 1.0
 MAX_OPEN_FILES = 65536
 BACKLOG = 2048
 EXIT_IMPATIENT = 130
+LOCK_TRIES = 5
+LOCK_PAUSE_S = 0.05
 DATABASE_DRIVERS = ("postgresql+asyncpg", "sqlite+aiosqlite")
 ENDPOINT_FILE = "endpoint"
 """In the data directory, while a control plane runs: where it listens, for the CLI."""
@@ -90,19 +92,30 @@ async def data_directory(settings: Settings) -> AsyncIterator[None]:
             "another with --data-dir or WHARF_DATA_DIR."
         ) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not await _locked(descriptor):
             holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             raise StartError(
                 f"another control plane (process {holder}) already runs on the data directory {path}. Use it "
                 "(`wharf status`), stop it, or name another directory with --data-dir."
-            ) from error
+            )
+        (path / ENDPOINT_FILE).unlink(missing_ok=True)  # of a control plane that was killed
         os.ftruncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())
         yield
     finally:
         os.close(descriptor)
+
+
+async def _locked(descriptor: int) -> bool:
+    """Take the lock; a moment's patience, because the CLI tests it too."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            await asyncio.sleep(LOCK_PAUSE_S)
+        else:
+            return True
+    return False
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -27,14 +27,16 @@ class AddFileBody(BaseModel):
 
 @router.get("/models")
 async def list_models(control: Control, _: Viewer, status: str | None = None) -> dict[str, Any]:
-    """Models this installation is authorised to run. ``status=downloaded`` keeps those whose file is here."""
+    """Models this installation is authorised to run. ``status=downloaded`` keeps those whose file a node has."""
     if status not in (None, "downloaded"):
         raise ApiError(
             400, "invalid_status", f"status {status!r} is unknown; accepted: downloaded", param="status"
         )
     entries = await control.catalog.list()
     if status == "downloaded":
-        entries = [entry for entry in entries if entry.artifact_path and Path(entry.artifact_path).is_file()]
+        snapshot = await control.snapshot()
+        held = {model_id for node in snapshot.nodes for model_id in node.local_artifacts}
+        entries = [entry for entry in entries if entry.card.model_id in held]
     return {"object": "list", "data": [_entry(entry) for entry in entries]}
 
 

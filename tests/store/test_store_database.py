@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, func, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.pool import QueuePool
 
 from support.postgres import fresh_database_url
 from wharfinger.store.database import Database
@@ -230,6 +232,23 @@ def _execute(connection: Connection, statement: str) -> None:
 async def _statement(database: Database, statement: str) -> None:
     async with database.read() as connection:
         await connection.execute(text(statement))
+
+
+async def test_a_pool_with_no_connection_left_is_an_outage(tmp_path: Path) -> None:
+    database = Database.open(await fresh_database_url("postgres", tmp_path))
+    pool = database.engine.sync_engine.pool
+    assert isinstance(pool, QueuePool)
+    pool._timeout = 0.05
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(24):
+            await stack.enter_async_context(database.read())
+        for attempt in (
+            database.current_time(),
+            database.run(lambda connection: connection.execute(put("a"))),
+        ):
+            with pytest.raises(StoreUnavailable, match="QueuePool limit"):
+                await attempt
+    await database.close()
 
 
 def _write_impatiently(connection: Connection) -> None:

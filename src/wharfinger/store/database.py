@@ -19,6 +19,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from wharfinger.store.errors import unavailable
@@ -150,7 +151,7 @@ class Database:
             async with engine.begin() as connection:
                 entered = True
                 yield connection
-        except DBAPIError as error:
+        except (DBAPIError, PoolTimeout) as error:
             raise (unavailable(error, self.engine.url) or error) from error
         except (OSError, TimeoutError) as error:
             if entered:  # the caller's own file or socket, not the database

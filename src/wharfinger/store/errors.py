@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 _OUTAGE_SQLITE_CODES = frozenset(
     {
@@ -45,7 +46,7 @@ def unavailable(error: BaseException, url: URL) -> StoreUnavailable | None:
         if not _is_outage(error):
             return None
         cause = f"{type(error.orig).__name__}: {str(error.orig).splitlines()[0] if str(error.orig) else ''}"
-    elif isinstance(error, (OSError, TimeoutError)):
+    elif isinstance(error, (OSError, TimeoutError, PoolTimeout)):
         cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     else:
         return None

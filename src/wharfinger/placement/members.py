@@ -100,6 +100,10 @@ class Screening:
     )
     """Possible members of sets: by tag, whether RDMA is needed, whether one driver suffices."""
     groups: tuple[Group, ...] | None = None
+    able_together: dict[tuple[object, ...], tuple[list[NodeFacts], ...]] = field(
+        default_factory=dict[tuple[object, ...], tuple[list[NodeFacts], ...]]
+    )
+    """Nodes that hold the model at least by the sum of their memory, by what a request asks of their number."""
 
 
 def screen(work: Workspace, request: PlanRequest) -> Screening:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from wharfinger.placement import backends, codes
@@ -37,17 +37,21 @@ def sets_possible(work: Workspace, request: PlanRequest, found: Found) -> bool:
     return work.snapshot.links_supported and work.can_span and not ruled_out and not narrow
 
 
-def may_matter(work: Workspace, request: PlanRequest, found: Found, node: NodeFacts) -> bool:
+def may_matter(work: Workspace, request: PlanRequest, found: Found) -> Callable[[NodeFacts], bool]:
     """Whether a node with missing facts could hold the weights, alone or together with others, by its totals."""
     weights = work.weight_bytes(0, work.card.n_layers)
-    total = _total_bytes(node)
-    if total is None or (total >= weights and not sets_only(request)):
-        return True
-    if not sets_possible(work, request, found):
-        return False
     accepted = {None, codes.ENGINES_UNKNOWN}
     totals = [_total_bytes(other) for other in work.nodes if found.gated.get(other.node_id) in accepted]
-    return None in totals or sum(each or 0 for each in totals) >= weights
+    enough_together = sets_possible(work, request, found) and (
+        None in totals or sum(each or 0 for each in totals) >= weights
+    )
+    alone = not sets_only(request)
+
+    def matters(node: NodeFacts) -> bool:
+        total = _total_bytes(node)
+        return total is None or (alone and total >= weights) or enough_together
+
+    return matters
 
 
 def _total_bytes(node: NodeFacts) -> int | None:
@@ -80,8 +84,18 @@ def wants_links(work: Workspace, request: PlanRequest) -> bool:
 
 def _able_together(work: Workspace, request: PlanRequest) -> Iterator[list[NodeFacts]]:
     """By engine that can span: its nodes, when their usable memory adds up to what the model needs at least."""
-    serving = screen(work, request).serving
     width = request.max_nodes or max(WIDEST, request.min_nodes)
+    screening = screen(work, request)
+    key = (width, request.required_node_ids, request.context_tokens, request.default_context_tokens)
+    found = screening.able_together.get(key)
+    if found is None:
+        found = screening.able_together[key] = tuple(_together(work, request, screening.serving, width))
+    yield from found
+
+
+def _together(
+    work: Workspace, request: PlanRequest, serving: Sequence[NodeFacts], width: int
+) -> Iterator[list[NodeFacts]]:
     by_engine: dict[str, dict[str, list[str]]] = {}
     for node in serving:
         for tag in work.tags(node, request.backend):

@@ -68,10 +68,14 @@ _SET_MESSAGES: Final = {
 }
 
 
-def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[NodeRefusal, ...]:
-    """Why each node that is in no plan is out, by node id."""
+def node_refusals(
+    work: Workspace, request: PlanRequest, found: Found, *, others: bool = True
+) -> tuple[NodeRefusal, ...]:
+    """Why each node that is in no plan is out, by node id; with ``others`` also those that would have done."""
     used = {node.node_id for candidate, _ in found.ranked for node in candidate.members}
     refusals: list[NodeRefusal] = []
+    for_sets = sets_only(request)
+    messages: dict[str, str] = {}
     for node in work.nodes:
         if node.node_id in used:
             continue
@@ -82,20 +86,26 @@ def node_refusals(work: Workspace, request: PlanRequest, found: Found) -> tuple[
         elif refused is not None:
             refusals.append(node_refusal(node, refused))
         else:
-            refusals.append(_unused(work, request, found, node))
+            # It passed every filter of its own.
+            code = _unfit_for_sets(work, request, found, node) if for_sets else None
+            if code is not None:
+                if code not in messages:
+                    messages[code] = set_message(work, request, code)
+                refusals.append(_told(work, node, code, f": {messages[code]}"))
+            elif others:
+                refusals.append(
+                    _told(work, node, codes.NODE_NOT_CHOSEN, " would do; others were ranked first")
+                )
     return tuple(refusals)
 
 
-def _unused(work: Workspace, request: PlanRequest, found: Found, node: NodeFacts) -> NodeRefusal:
-    """Why a node that passed every filter of its own is in no plan."""
-    code = codes.NODE_NOT_CHOSEN
-    if sets_only(request):
-        code = _unfit_for_sets(work, request, found, node) or code
-    if code == codes.NODE_NOT_CHOSEN:
-        message = f"{node.name} would do; others were ranked first"
-    else:
-        message = f"{node.name}: {set_message(work, request, code)}"
-    return NodeRefusal(node.node_id, node.name, code, message)
+def _told(work: Workspace, node: NodeFacts, code: str, why: str) -> NodeRefusal:
+    """A refusal without arithmetic; the shapes of a preview share it."""
+    key = (node.node_id, code, why)
+    found = work.told.get(key)
+    if found is None:
+        found = work.told[key] = NodeRefusal(node.node_id, node.name, code, node.name + why)
+    return found
 
 
 def _unfit_for_sets(work: Workspace, request: PlanRequest, found: Found, node: NodeFacts) -> str | None:
@@ -115,7 +125,7 @@ def explain(work: Workspace, request: PlanRequest, found: Found) -> PlanResult:
     for node in waiting:
         own = found.refused.get(node.node_id, TagRefusal(codes.LINKS_UNKNOWN, ""))
         found.refused[node.node_id] = replace(own, missing=tuple(dict.fromkeys((*own.missing, "links"))))
-    nodes = tuple(node for node in node_refusals(work, request, found) if node.code != codes.NODE_NOT_CHOSEN)
+    nodes = node_refusals(work, request, found, others=False)
     code = _code(work, request, found, nodes, waiting)
     message = _message(work, request, found, code, nodes, waiting)
     return PlanResult((), Refusal(code, codes.category(code), message, nodes), nodes)
@@ -154,11 +164,10 @@ def _code(
     if sets_only(request) and set_code in PERMANENT_SET_CODES:
         return set_code
     pending_codes = (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN)
-    concerned = [
-        refusal
-        for refusal in (nodes if any(each.code in pending_codes for each in nodes) else ())
-        if may_matter(work, request, found, work.node_by_id[refusal.node_id])
-    ]
+    concerned: list[NodeRefusal] = []
+    if any(each.code in pending_codes for each in nodes):
+        matters = may_matter(work, request, found)
+        concerned = [refusal for refusal in nodes if matters(work.node_by_id[refusal.node_id])]
     by_code = {refusal.code for refusal in concerned}
     for pending in pending_codes:
         if pending in by_code and _pending_counts(request, concerned, pending):

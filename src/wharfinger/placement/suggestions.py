@@ -11,7 +11,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import codes
 from wharfinger.placement.links import RING_ORDER, interface_class, is_dialable
 from wharfinger.placement.memory import MIN_CONTEXT_TOKENS
-from wharfinger.placement.planning import plan_in
+from wharfinger.placement.search import Found, search
 from wharfinger.placement.stopping import Stopping
 from wharfinger.placement.types import (
     FleetSnapshot,
@@ -96,7 +96,7 @@ class _Helper:
         snapshot: FleetSnapshot | None = None,
         card: ModelCard | None = None,
         request: PlanRequest | None = None,
-    ) -> PlanResult | None:
+    ) -> Found | None:
         request = request or self._request
         if snapshot is None and card is None:
             work = self._work
@@ -104,8 +104,8 @@ class _Helper:
             snapshot = snapshot or self._snapshot
             links = self._work.links if snapshot.links is self._snapshot.links else None
             work = Workspace(snapshot, card or self._card, request.settings, links)
-        result = plan_in(work, request)
-        return result if result.plans else None
+        found = search(work, request)
+        return found if found.ranked else None
 
     def smaller_window(self) -> int | None:
         """The largest window that would fit, in whole steps where that is possible."""
@@ -114,7 +114,7 @@ class _Helper:
         least = self._works(request=replace(self._request, context_tokens=MIN_CONTEXT_TOKENS))
         if least is None:
             return None
-        largest = max((plan.max_context_tokens or 0 for plan in least.plans), default=0)
+        largest = max(candidate.fit.max_context_tokens or 0 for candidate, _ in least.ranked)
         window = largest // _WINDOW_STEP * _WINDOW_STEP or largest
         if self._request.context_tokens is not None and window >= self._request.context_tokens:
             return None

@@ -20,6 +20,7 @@ from wharfinger.placement.types import (
     FleetSnapshot,
     MemoryPart,
     NodeFacts,
+    NodeRefusal,
     PlanRequest,
     ReservationFacts,
     ServingSettings,
@@ -125,6 +126,8 @@ class Workspace:
         self._kv: dict[str, int | None] = {}
         self.node_fits: dict[object, Fit | Shortage] = {}
         """Outcomes for one node by backend, window goal and pools, so that equal nodes are sized once."""
+        self.told: dict[tuple[str, str, str], NodeRefusal] = {}
+        """Refusals of nodes for a reason that is not their own, by node, code and words."""
 
     @cached_property
     def node_by_id(self) -> dict[str, NodeFacts]:

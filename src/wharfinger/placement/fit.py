@@ -31,12 +31,15 @@ class Stage:
     """The smallest pool's bytes: each holds an equal part."""
     ram_pools: int
     """How many of the pools are, or share, the node's RAM."""
+    ram_left: int
+    """What the RAM has by the strictest rule of those pools; 0 without one."""
 
     @classmethod
     def of(cls, member: int, pools: Sequence[Pool]) -> Stage:
         """A stage over measured pools."""
-        ram_pools = sum(pool.domain == RAM_DOMAIN for pool in pools)
-        return cls(member, tuple(pools), min(pool.usable_bytes or 0 for pool in pools), ram_pools)
+        in_ram = [pool.left_bytes for pool in pools if _in_ram(pool)]
+        usable = min([pool.usable_bytes or 0 for pool in pools])
+        return cls(member, tuple(pools), usable, len(in_ram), min(in_ram, default=0))
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,12 @@ def fit(work: Workspace, arrangement: Arrangement, goal: WindowGoal) -> Fit | Sh
     Raises:
         ValueError: fewer layers than stages (callers check this first).
     """
-    for charged in goal.charges:
+    charges = goal.charges
+    for charged in charges:
         ranges = _place(work, arrangement, charged)
         if ranges is not None:
             fitted = _finish(work, arrangement, ranges, goal, charged)
-            return fitted if charged == goal.charges[0] else _placed_again(work, fitted, goal)
+            return fitted if charged == charges[0] else _placed_again(work, fitted, goal)
     return _shortage(work, arrangement, _proportional(work, arrangement), goal.floor)
 
 
@@ -153,7 +157,7 @@ def _place(work: Workspace, arrangement: Arrangement, context: int) -> Ranges | 
     def fits(index: int, start: int, end: int) -> bool:
         stage, (width, first) = arrangement.stages[index], arrangement.cuts[index]
         sized = work.sized(arrangement.tag_of(stage.member), start, end, width, first, context)
-        return _member_slack(arrangement.hosts[stage.member], [(stage, sized)]) >= 0
+        return _stage_slack(arrangement.hosts[stage.member], stage, sized) >= 0
 
     packed = pack(work.card.n_layers, len(arrangement.stages), fits, _max_start(work, arrangement))
     return packed if packed is not None and _slack(work, arrangement, packed, context) >= 0 else None
@@ -174,12 +178,22 @@ def _max_start(work: Workspace, arrangement: Arrangement) -> int | None:
 
 def _slack(work: Workspace, arrangement: Arrangement, ranges: Ranges, context: int) -> int:
     """The smallest number of bytes left anywhere; negative when something does not fit."""
-    if len(arrangement.stages) == 1:
-        stage, (start, end), (width, first) = arrangement.stages[0], ranges[0], arrangement.cuts[0]
-        sized = work.sized(arrangement.tag_of(0), start, end, width, first, context)
-        return _member_slack(arrangement.hosts[0], [(stage, sized)])
+    hosts = arrangement.hosts
+    if len(arrangement.stages) == len(hosts):
+        return min(
+            [
+                _stage_slack(
+                    hosts[stage.member],
+                    stage,
+                    work.sized(arrangement.tag_of(stage.member), start, end, width, first, context),
+                )
+                for stage, (start, end), (width, first) in zip(
+                    arrangement.stages, ranges, arrangement.cuts, strict=True
+                )
+            ]
+        )
     members = _by_member(work, arrangement, ranges, context)
-    return min(_member_slack(host, held) for host, held in zip(arrangement.hosts, members, strict=True))
+    return min(_member_slack(host, held) for host, held in zip(hosts, members, strict=True))
 
 
 def _by_member(
@@ -192,7 +206,22 @@ def _by_member(
     return members
 
 
+def _stage_slack(host: HostMemory, stage: Stage, sized: Sized) -> int:
+    """Bytes left of a member with one stage: the case of almost every probe, so without lists."""
+    device_bytes, host_bytes = sized.device_bytes, sized.host_bytes
+    slack = stage.usable - device_bytes
+    if stage.ram_pools:
+        slack = min(slack, stage.ram_left - device_bytes * stage.ram_pools - host_bytes)
+    elif host.usable is not None and host_bytes:
+        slack = min(slack, host.usable - host_bytes)
+    if host.cap_left is not None:
+        slack = min(slack, host.cap_left - device_bytes * len(stage.pools) - host_bytes)
+    return slack
+
+
 def _member_slack(host: HostMemory, held: Sequence[tuple[Stage, Sized]]) -> int:
+    if len(held) == 1:
+        return _stage_slack(host, *held[0])
     host_bytes = host_bytes_of(held)
     slack = min(stage.usable - sized.device_bytes for stage, sized in held)
     if any(stage.ram_pools for stage, _ in held):
@@ -212,9 +241,7 @@ def _ram_bytes(held: Sequence[tuple[Stage, Sized]]) -> int:
 
 def _ram_left(held: Sequence[tuple[Stage, Sized]]) -> int:
     """What the RAM domain has: the strictest rule of the pools used."""
-    return min(
-        pool.left_bytes for stage, _ in held if stage.ram_pools for pool in stage.pools if _in_ram(pool)
-    )
+    return min(stage.ram_left for stage, _ in held if stage.ram_pools)
 
 
 def _in_ram(pool: Pool) -> bool:
@@ -317,11 +344,17 @@ def _member_shortage(host: HostMemory, held: Sequence[tuple[Stage, Sized]]) -> M
     host_parts = merged_host_parts(held)
     limits = _limits(host, held, host_parts)
     short = [limit for limit in limits if limit.short_by > 0]
-    together = MemberShortage(
-        sum(limit.needed for limit in short),
-        sum(limit.usable for limit in short),
-        merge_parts([part for limit in short for part in limit.parts]),
-        tuple(index for limit in short for index in limit.pools),
+    if not short and host.cap_left is None:
+        return None
+    together = (
+        short[0]
+        if len(short) == 1
+        else MemberShortage(
+            sum(limit.needed for limit in short),
+            sum(limit.usable for limit in short),
+            merge_parts([part for limit in short for part in limit.parts]),
+            tuple(index for limit in short for index in limit.pools),
+        )
     )
     if host.cap_left is not None:
         parts = [part for stage, sized in held for part in sized.parts * len(stage.pools)]
@@ -349,9 +382,10 @@ def _limits(
                 limits.append(
                     MemberShortage(sized.device_bytes, pool.left_bytes, sized.parts, (pool.device_index,))
                 )
-    ram_bytes = sum(part.size_bytes for part in (*in_ram, *host_parts))
+    ram_bytes = sum([part.size_bytes for part in (*in_ram, *host_parts)])
     if ram_pools:
-        parts = merge_parts((*in_ram, *host_parts))
+        alone = len(ram_pools) == 1 and not host_parts  # then there is nothing to add up
+        parts = tuple(in_ram) if alone else merge_parts((*in_ram, *host_parts))
         limits.append(MemberShortage(ram_bytes, _ram_left(held), parts, tuple(ram_pools)))
     elif host.usable is not None and ram_bytes:
         limits.append(MemberShortage(ram_bytes, host.usable, host_parts, (None,)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from wharfinger.placement.fit import Fit
 from wharfinger.placement.hardware import known_accelerator
@@ -88,14 +89,20 @@ def score_parts(ranked: Score) -> tuple[ScorePart, ...]:
     )
     return (
         NO_EVICTION,
-        ScorePart("backend_preference", ranked.preference),
-        ScorePart("width", -ranked.width),
-        ScorePart("expected_passes_per_s", ranked.passes_per_s, speed),
-        ScorePart("files_present", ranked.files),
-        ScorePart("load", -ranked.load),
+        _shared_part("backend_preference", ranked.preference),
+        _shared_part("width", -ranked.width),
+        _shared_part("expected_passes_per_s", ranked.passes_per_s, speed),
+        _shared_part("files_present", ranked.files),
+        _shared_part("load", -ranked.load),
         ScorePart("free_memory_bytes", ranked.free_bytes),
         ScorePart("node_id", None, ", ".join(ranked.node_ids)),
     )
+
+
+@lru_cache(maxsize=1024)
+def _shared_part(name: str, value: float | None, detail: str = "") -> ScorePart:
+    """A part that many candidates of a fleet have alike."""
+    return ScorePart(name, value, detail)
 
 
 def passes_per_second(work: Workspace, candidate: Candidate) -> float | None:

@@ -29,8 +29,16 @@ class TagRefusal:
     shortage: MemberShortage | None = None
     missing: tuple[str, ...] = ()
     detail: str = ""
-    counted: tuple[PoolCount, ...] = ()
+    pools: tuple[Pool, ...] = ()
     """The pools that are too small."""
+
+    @property
+    def counted(self) -> tuple[PoolCount, ...]:
+        """How the pools that are too small were counted."""
+        return tuple(
+            PoolCount(pool.device_index, pool.left_bytes, MappingProxyType({**(pool.counted or {})}))
+            for pool in self.pools
+        )
 
 
 def gate(work: Workspace, node: NodeFacts, request: PlanRequest) -> str | None:
@@ -76,7 +84,10 @@ def fit_tag(work: Workspace, node: NodeFacts, tag: str, goal: WindowGoal) -> Fit
         return refused
     if offered.host_missing and not offered.host.shared and needs_host(work, tag):
         return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.host_missing)
-    key = (tag, goal, tuple((p.device_index, p.domain, p.left_bytes) for p in offered.devices), offered.host)
+    measured = [
+        x for p in offered.devices for x in (p.device_index, p.domain, p.usable_bytes, p.deficit_bytes)
+    ]
+    key = (tag, goal, offered.host, *measured)
     outcome = work.node_fits.get(key)
     if outcome is None:
         outcome = work.node_fits[key] = _fit_pools(work, tag, offered, goal)
@@ -93,15 +104,16 @@ def short_of_memory(
     """The refusal of a node that lacks memory, with how its pools were counted."""
     if shortage is None:
         return TagRefusal(codes.MEMORY_SHORT, tag)
-    pools = {pool.device_index: pool for pool in work.pools(node, tag).devices}
+    devices = work.pools(node, tag).devices
+    pools = {pool.device_index: pool for pool in devices}
     if None in shortage.pools and None not in pools:
-        pools[None] = memory.host_pool(node, work.reservations.get(node.node_id, ()))
-    counted = tuple(
-        PoolCount(index, pools[index].left_bytes, MappingProxyType({**(pools[index].counted or {})}))
-        for index in shortage.pools
-    )
-    detail = _ruled_out(work.card, tag, len(work.pools(node, tag).devices))
-    return TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage, detail=detail, counted=counted)
+        pools[None] = memory.host_pool(node, work.claims(node))
+    short = tuple([pools[index] for index in shortage.pools])
+    key = (tag, len(devices))
+    detail = work.ruled_out.get(key)
+    if detail is None:
+        detail = work.ruled_out[key] = _ruled_out(work.card, tag, len(devices))
+    return TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage, detail=detail, pools=short)
 
 
 def needs_host(work: Workspace, tag: str) -> bool:
@@ -137,11 +149,11 @@ def _fit_pools(work: Workspace, tag: str, offered: NodePools, goal: WindowGoal) 
 
 def node_stages(work: Workspace, tag: str, pools: Sequence[Pool], member: int) -> Iterator[tuple[Stage, ...]]:
     """Ways to use a node's devices with a backend, fewest devices first. Memory of devices is never summed."""
-    by_size = sorted(pools, key=lambda pool: (-(pool.usable_bytes or 0), pool.device_index or 0))
-    yield (Stage.of(member, by_size[:1]),)
+    yield (Stage.of(member, (min(pools, key=_largest_first),)),)
     use = backends.device_use(tag)
     if use is DeviceUse.SINGLE:
         return
+    by_size = sorted(pools, key=_largest_first)
     card = work.card
     for count in range(2, len(by_size) + 1):
         chosen = sorted(by_size[:count], key=lambda pool: pool.device_index or 0)
@@ -150,6 +162,10 @@ def node_stages(work: Workspace, tag: str, pools: Sequence[Pool], member: int) -
                 yield (Stage.of(member, chosen),)
         elif count <= card.n_layers:
             yield tuple(Stage.of(member, (pool,)) for pool in chosen)
+
+
+def _largest_first(pool: Pool) -> tuple[int, int]:
+    return (-(pool.usable_bytes or 0), pool.device_index or 0)
 
 
 def _indivisible(card: ModelCard, count: int) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ class DeviceCharge:
     @property
     def needed_bytes(self) -> int:
         """Sum of the parts: what admission reserves."""
-        return sum(part.size_bytes for part in self.parts)
+        return sum([part.size_bytes for part in self.parts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """One planning run's view of the facts: sorted, indexed and with every repeated calculation kept.
 
-Holds no state between runs and does no I/O. Several searches over the same facts (a preview) share one workspace.
+Keeps nothing between runs but footprints, which depend on the card alone, and does no I/O. Several searches over the
+same facts (a preview) share one workspace.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -97,6 +98,24 @@ def distinctly_named(nodes: Iterable[NodeFacts]) -> tuple[NodeFacts, ...]:
     )
 
 
+_SizeKey = tuple[str, int, int, int, int, bool]
+_MODELS_KEPT: Final = 32
+_SIZES_KEPT: Final = 4096
+"""Footprints kept of one model; a search that comes to more begins anew the next time."""
+_sizes: OrderedDict[tuple[str, ServingSettings], dict[_SizeKey, Sized]] = OrderedDict()
+
+
+def _sizes_of(card_digest: str, settings: ServingSettings) -> dict[_SizeKey, Sized]:
+    """Footprints worked out before for a card and settings: they depend on no fleet."""
+    key = (card_digest, settings)
+    known = _sizes.get(key)
+    if known is None or len(known) > _SIZES_KEPT:
+        known = _sizes[key] = {}
+        if len(_sizes) > _MODELS_KEPT:
+            _sizes.popitem(last=False)
+    return known
+
+
 class Workspace:
     """Facts of one fleet for one card and one way of serving it."""
 
@@ -116,7 +135,8 @@ class Workspace:
         self.nodes = distinctly_named(sorted(snapshot.nodes, key=lambda node: node.node_id))
         self._tags: dict[tuple[frozenset[str], str | None], tuple[str, ...]] = {}
         self._pools: dict[tuple[str, str], NodePools] = {}
-        self._sized: dict[tuple[str, int, int, int, int, bool], Sized] = {}
+        self._claims: dict[str, memory.Claims] = {}
+        self._sized = _sizes_of(self.card_digest, settings)
         self.screenings: dict[tuple[frozenset[str], str | None], Screening] = {}
         """Filters before memory, run once per set of exclusions and backend."""
         self.probed_windows: dict[object, list[int]] = {}
@@ -126,6 +146,8 @@ class Workspace:
         self._kv: dict[str, int | None] = {}
         self.node_fits: dict[object, Fit | Shortage] = {}
         """Outcomes for one node by backend, window goal and pools, so that equal nodes are sized once."""
+        self.ruled_out: dict[tuple[str, int], str] = {}
+        """Why a backend cannot use some numbers of a node's devices, by how many there are."""
         self.told: dict[tuple[str, str, str], NodeRefusal] = {}
         """Refusals of nodes for a reason that is not their own, by node, code and words."""
 
@@ -159,6 +181,14 @@ class Workspace:
             )
             for node_id, kept in by_node.items()
         }
+
+    def claims(self, node: NodeFacts) -> memory.Claims:
+        """The node's reservations added up by pool."""
+        found = self._claims.get(node.node_id)
+        if found is None:
+            reservations = self.snapshot.reservations and self.reservations.get(node.node_id, ())
+            found = self._claims[node.node_id] = memory.Claims.of(node.node_id, reservations)
+        return found
 
     @cached_property
     def instance_counts(self) -> Counter[str]:
@@ -235,14 +265,21 @@ class Workspace:
         return found
 
     def _measure(self, node: NodeFacts, tag: str) -> NodePools:
-        reservations = self.reservations.get(node.node_id, ())
-        pools = memory.usable(node, tag, reservations)
-        cap_left = memory.node_cap_left(node, reservations) if node.memory_cap_bytes is not None else None
-        measured = tuple(pool for pool in pools if pool.usable_bytes is not None)
-        missing = tuple(fact for pool in pools for fact in pool.missing)
-        if all(pool.domain == RAM_DOMAIN for pool in measured):
+        claims = self.claims(node)
+        measured = pools = memory.usable(node, tag, claims)
+        cap_left = memory.node_cap_left(node, claims) if node.memory_cap_bytes is not None else None
+        missing: tuple[str, ...] = ()
+        only_ram = True
+        for pool in pools:
+            if pool.missing:
+                missing += pool.missing
+            elif pool.domain != RAM_DOMAIN:
+                only_ram = False
+        if missing:
+            measured = tuple(pool for pool in pools if pool.usable_bytes is not None)
+        if only_ram:
             return NodePools(measured, HostMemory(None, True, cap_left), missing)
-        host = memory.host_pool(node, reservations)
+        host = memory.host_pool(node, claims)
         left = None if host.usable_bytes is None else host.left_bytes
         return NodePools(measured, HostMemory(left, False, cap_left), missing, host.missing)
 

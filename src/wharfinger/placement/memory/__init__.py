@@ -10,13 +10,14 @@ from wharfinger.placement.memory.context import (
 )
 from wharfinger.placement.memory.footprint import footprint, kv_bytes_per_token, kv_cache_bytes
 from wharfinger.placement.memory.interface import Footprint, Pool, ShardShape
-from wharfinger.placement.memory.pools import host_pool, node_cap_left, usable
+from wharfinger.placement.memory.pools import Claims, host_pool, node_cap_left, usable
 from wharfinger.placement.memory.profile import layer_weight_bytes
 
 __all__ = [
     "DEFAULT_CONTEXT_TOKENS",
     "MAX_CONTEXT_TOKENS",
     "MIN_CONTEXT_TOKENS",
+    "Claims",
     "Footprint",
     "Pool",
     "ShardShape",

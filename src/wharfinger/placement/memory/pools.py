@@ -21,6 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final
 
 from wharfinger.placement.memory.backends import CPU, compute_on
 from wharfinger.placement.memory.elements import GIB
@@ -29,6 +32,7 @@ from wharfinger.placement.types import DeviceFacts, MemoryKind, NodeFacts, Reser
 
 OS_HEADROOM_BYTES = 16 * GIB
 """Left to the operating system where CPU and GPU share all memory (AMD APU, NVIDIA GB10)."""
+_INDEX: Final = attrgetter("index")
 
 
 def vram_cap(total_bytes: int) -> int:
@@ -42,7 +46,7 @@ def ram_cap(total_bytes: int) -> int:
 
 
 @dataclass(slots=True)
-class _Claims:
+class _Claim:
     """Reservations of one pool: all of them, and those telemetry does not show yet."""
 
     total: int = 0
@@ -54,7 +58,28 @@ class _Claims:
             self.unseen += reservation.size_bytes
 
 
-def usable(node: NodeFacts, backend: str, reservations: Iterable[ReservationFacts]) -> tuple[Pool, ...]:
+_NO_CLAIM: Final = _Claim()
+
+
+class Claims(dict[int | None, _Claim]):
+    """Reservations of one node added up by device index (``None``: RAM), to be counted once for several questions."""
+
+    @classmethod
+    def of(cls, node_id: str, reservations: Iterable[ReservationFacts]) -> Claims:
+        """Those of the node; the others are ignored."""
+        claims = cls()
+        for reservation in reservations:
+            if reservation.node_id == node_id:
+                claim = claims.get(reservation.device_index)
+                if claim is None:
+                    claim = claims[reservation.device_index] = _Claim()
+                claim.add(reservation)
+        return claims
+
+
+def usable(
+    node: NodeFacts, backend: str, reservations: Iterable[ReservationFacts] | Claims
+) -> tuple[Pool, ...]:
     """The pools a backend would load into on a node: one per device it uses, or the node's RAM.
 
     Args:
@@ -67,49 +92,40 @@ def usable(node: NodeFacts, backend: str, reservations: Iterable[ReservationFact
         :func:`node_cap_left`.
     """
     compute = compute_on(node, backend)
-    claims = _claims_by_pool(node.node_id, reservations)
+    claims = _claims_of(node, reservations)
     if compute == CPU:
         return (_ram_pool(node, claims),)
-    devices = sorted(
-        (device for device in node.devices if _runs_on(device, compute)), key=lambda device: device.index
-    )
+    devices = [device for device in node.devices if device.compute == compute or compute == "vulkan"]
     if devices:
-        return tuple(_device_pool(node, device, claims) for device in devices)
+        devices.sort(key=_INDEX)
+        return tuple([_device_pool(node, device, claims) for device in devices])
     if compute == "metal":
         # Apple machines report one memory; without a device entry its rule is RAM's.
         return (_ram_pool(node, claims),)
     return (Pool(device_index=None, usable_bytes=None, missing=("devices",)),)
 
 
-def host_pool(node: NodeFacts, reservations: Iterable[ReservationFacts]) -> Pool:
+def host_pool(node: NodeFacts, reservations: Iterable[ReservationFacts] | Claims) -> Pool:
     """The node's RAM, for the host parts of a shard that runs on a device of its own."""
-    return _ram_pool(node, _claims_by_pool(node.node_id, reservations))
+    return _ram_pool(node, _claims_of(node, reservations))
 
 
-def node_cap_left(node: NodeFacts, reservations: Iterable[ReservationFacts]) -> int | None:
+def node_cap_left(node: NodeFacts, reservations: Iterable[ReservationFacts] | Claims) -> int | None:
     """What the operator's cap leaves over all pools of the node; ``None`` when there is no cap.
 
     Below zero when more is claimed than the cap allows.
     """
     if node.memory_cap_bytes is None:
         return None
-    claims = _claims_by_pool(node.node_id, reservations)
-    return node.memory_cap_bytes - _all(claims).total
+    claims = _claims_of(node, reservations)
+    return node.memory_cap_bytes - _all(claims.values()).total
 
 
-def _runs_on(device: DeviceFacts, compute: str) -> bool:
-    return device.compute == compute or compute == "vulkan"
+def _claims_of(node: NodeFacts, reservations: Iterable[ReservationFacts] | Claims) -> Claims:
+    return reservations if isinstance(reservations, Claims) else Claims.of(node.node_id, reservations)
 
 
-def _claims_by_pool(node_id: str, reservations: Iterable[ReservationFacts]) -> dict[int | None, _Claims]:
-    claims: dict[int | None, _Claims] = {}
-    for reservation in reservations:
-        if reservation.node_id == node_id:
-            claims.setdefault(reservation.device_index, _Claims()).add(reservation)
-    return claims
-
-
-def _device_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+def _device_pool(node: NodeFacts, device: DeviceFacts, claims: Claims) -> Pool:
     match device.memory_kind:
         case MemoryKind.DISCRETE:
             return _discrete_pool(node, device, claims)
@@ -121,11 +137,11 @@ def _device_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, 
             return _ram_pool(node, claims, device.index)
 
 
-def _discrete_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+def _discrete_pool(node: NodeFacts, device: DeviceFacts, claims: Claims) -> Pool:
     total, used = device.total_bytes, device.used_bytes
     if total is None or used is None:
         return _missing(device.index, {"total_bytes": total, "used_bytes": used})
-    own = claims.get(device.index, _Claims())
+    own = claims.get(device.index, _NO_CLAIM)
     return _pool(
         node,
         claims,
@@ -138,11 +154,16 @@ def _discrete_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None
             "claimed_bytes": own.total,
             "unseen_bytes": own.unseen,
         },
-        domain=f"device:{device.index}",
+        domain=_device_domain(device.index),
     )
 
 
-def _apu_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+@lru_cache(maxsize=256)
+def _device_domain(index: int) -> str:
+    return f"device:{index}"
+
+
+def _apu_pool(node: NodeFacts, device: DeviceFacts, claims: Claims) -> Pool:
     total, used, gtt = device.total_bytes, device.used_bytes, device.gtt_total_bytes
     available, ram = node.ram_available_bytes, node.ram_total_bytes
     if total is None or used is None or gtt is None or available is None or ram is None:
@@ -167,7 +188,7 @@ def _apu_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Cl
     )
 
 
-def _gb10_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _Claims]) -> Pool:
+def _gb10_pool(node: NodeFacts, device: DeviceFacts, claims: Claims) -> Pool:
     total, used = device.total_bytes, device.used_bytes
     available, ram = node.ram_available_bytes, node.ram_total_bytes
     if total is None or used is None or available is None or ram is None:
@@ -191,7 +212,7 @@ def _gb10_pool(node: NodeFacts, device: DeviceFacts, claims: dict[int | None, _C
     )
 
 
-def _ram_pool(node: NodeFacts, claims: dict[int | None, _Claims], device_index: int | None = None) -> Pool:
+def _ram_pool(node: NodeFacts, claims: Claims, device_index: int | None = None) -> Pool:
     available, total = node.ram_available_bytes, node.ram_total_bytes
     if available is None or total is None:
         return _missing(device_index, {"ram_available_bytes": available, "ram_total_bytes": total})
@@ -211,23 +232,27 @@ def _ram_pool(node: NodeFacts, claims: dict[int | None, _Claims], device_index: 
     )
 
 
-def _of_ram(node: NodeFacts, claims: dict[int | None, _Claims]) -> _Claims:
+def _of_ram(node: NodeFacts, claims: Claims) -> _Claim:
     """Claims on the RAM domain. On a machine with unified memory an unreported device counts as unified."""
+    if not claims:
+        return _NO_CLAIM
     if all(device.memory_kind is MemoryKind.DISCRETE for device in node.devices):
-        return claims.get(None, _Claims())
+        return claims.get(None, _NO_CLAIM)
     own = {device.index for device in node.devices if device.memory_kind is MemoryKind.DISCRETE}
-    return _all({index: claim for index, claim in claims.items() if index not in own})
+    return _all(claim for index, claim in claims.items() if index not in own)
 
 
-def _all(claims: dict[int | None, _Claims]) -> _Claims:
-    return _Claims(
-        total=sum(pool.total for pool in claims.values()), unseen=sum(pool.unseen for pool in claims.values())
-    )
+def _all(claims: Iterable[_Claim]) -> _Claim:
+    together = _Claim()
+    for claim in claims:
+        together.total += claim.total
+        together.unseen += claim.unseen
+    return together
 
 
 def _pool(
     node: NodeFacts,
-    claims: dict[int | None, _Claims],
+    claims: Claims,
     device_index: int | None,
     *,
     free: int,
@@ -238,14 +263,10 @@ def _pool(
     size_bytes = min(free, cap)
     if node.memory_cap_bytes is not None:
         counted["memory_cap_bytes"] = node.memory_cap_bytes
-        size_bytes = min(size_bytes, node.memory_cap_bytes - _all(claims).total)
-    return Pool(
-        device_index=device_index,
-        usable_bytes=max(0, size_bytes),
-        counted=counted,
-        domain=domain,
-        deficit_bytes=max(0, -size_bytes),
-    )
+        size_bytes = min(size_bytes, node.memory_cap_bytes - _all(claims.values()).total)
+    if size_bytes >= 0:
+        return Pool(device_index, size_bytes, (), counted, domain)
+    return Pool(device_index, 0, (), counted, domain, -size_bytes)
 
 
 def _missing(device_index: int | None, figures: dict[str, int | None]) -> Pool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from wharfinger.catalog.card import ModelCard
@@ -71,6 +72,12 @@ def device_use(tag: str) -> DeviceUse:
 def span_of(tag: str) -> Span:
     """How the tag's engine uses several nodes."""
     return _SPAN.get(engine_of(tag), Span.NONE)
+
+
+@lru_cache(maxsize=256)
+def any_spans(tags: tuple[str, ...]) -> bool:
+    """Whether the engine of any of the tags can use several nodes."""
+    return any(span_of(tag) is not Span.NONE for tag in tags)
 
 
 def accepted_backends(card: ModelCard) -> tuple[str, ...]:

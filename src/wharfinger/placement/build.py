@@ -53,6 +53,10 @@ def _flags(work: Workspace, candidate: Candidate) -> tuple[str, ...]:
 
 def _ranks(work: Workspace, candidate: Candidate) -> tuple[RankPlan, ...]:
     n_layers, engine = work.card.n_layers, backends.engine_of(candidate.tag)
+    if len(candidate.members) == 1:
+        node, tag = candidate.members[0], candidate.fit.arrangement.tag_of(0)
+        build = node.engine_builds.get(engine)
+        return (RankPlan(node.node_id, 0, 0, n_layers, tag, build, candidate.fit.charges[0]),)
     spans = [[n_layers, 0] for _ in candidate.members]
     for stage, (start, end) in zip(candidate.fit.arrangement.stages, candidate.fit.ranges, strict=True):
         span = spans[stage.member]

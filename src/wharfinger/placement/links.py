@@ -268,11 +268,13 @@ class LinkIndex:
 def _mutual(links: Iterable[LinkFacts]) -> dict[str, frozenset[str]]:
     """Nodes each node has a link to and from."""
     sinks: defaultdict[str, set[str]] = defaultdict(set)
-    sources: defaultdict[str, set[str]] = defaultdict(set)
     for link in links:
         sinks[link.source].add(link.sink)
-        sources[link.sink].add(link.source)
-    found = {node: frozenset(others & sources[node]) for node, others in sinks.items() if node in sources}
+    nobody = set[str]()
+    found = {
+        node: frozenset([other for other in others if node in sinks.get(other, nobody)])
+        for node, others in sinks.items()
+    }
     return {node: others for node, others in found.items() if others}
 
 

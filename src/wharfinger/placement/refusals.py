@@ -110,7 +110,7 @@ def _told(work: Workspace, node: NodeFacts, code: str, why: str) -> NodeRefusal:
 
 def _unfit_for_sets(work: Workspace, request: PlanRequest, found: Found, node: NodeFacts) -> str | None:
     tags = work.tags(node, request.backend)
-    if all(backends.span_of(tag) is backends.Span.NONE for tag in tags):
+    if not backends.any_spans(tags):
         return codes.ENGINE_CANNOT_SPAN
     if not work.links.mutual.get(node.node_id) and not work.links.reaches.get(node.node_id):
         return codes.LINK_MISSING if work.snapshot.links_supported else codes.LINKS_UNSUPPORTED
@@ -122,9 +122,11 @@ def explain(work: Workspace, request: PlanRequest, found: Found) -> PlanResult:
     """The refusal of a search that found nothing."""
     waiting = () if found.request_code is not None else unobserved(work, request, found)
     _fold_set_refusal(work, request, found)
+    lonely = TagRefusal(codes.LINKS_UNKNOWN, "", missing=("links",))
     for node in waiting:
-        own = found.refused.get(node.node_id, TagRefusal(codes.LINKS_UNKNOWN, ""))
-        found.refused[node.node_id] = replace(own, missing=tuple(dict.fromkeys((*own.missing, "links"))))
+        own = found.refused.setdefault(node.node_id, lonely)
+        if own is not lonely:
+            found.refused[node.node_id] = replace(own, missing=tuple(dict.fromkeys((*own.missing, "links"))))
     nodes = node_refusals(work, request, found, others=False)
     code = _code(work, request, found, nodes, waiting)
     message = _message(work, request, found, code, nodes, waiting)

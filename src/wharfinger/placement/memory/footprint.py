@@ -142,4 +142,4 @@ def _draft_bytes(draft: Draft, rule: EngineRule, context_tokens: int, settings: 
 
 
 def _named(sizes: tuple[tuple[str, int], ...]) -> tuple[MemoryPart, ...]:
-    return tuple(MemoryPart(name, size_bytes) for name, size_bytes in sizes if size_bytes)
+    return tuple([MemoryPart(name, size_bytes) for name, size_bytes in sizes if size_bytes])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -168,19 +167,3 @@ async def test_a_card_changed_behind_our_back_is_noticed(database: Database, lib
         await connection.execute(update(model_cards).values(card={**wire, "nLayers": 99}))
     with pytest.raises(CatalogError, match="does not match its digest"):
         await CatalogLibrary(database).get("one")
-
-
-async def test_a_link_outlives_the_original_name(database: Database, tmp_path: Path) -> None:
-    models_dir = tmp_path / "models"
-    library = CatalogLibrary(database, models_dir)
-    path = tiny_llama(tmp_path / "tiny.gguf")
-    await library.add_file(path, "tiny", link=True)
-    path.unlink()
-    entry = await library.get("tiny")
-    assert entry.artifact_path == str(models_dir / "tiny.gguf")
-    assert os.path.getsize(models_dir / "tiny.gguf") == entry.card.artifact.size_bytes  # type: ignore[union-attr]
-    other = tiny_llama(tmp_path / "tiny.gguf", general__name="Other")
-    with pytest.raises(CatalogError, match="is another file"):
-        await library.add_file(other, link=True)
-    with pytest.raises(CatalogError, match="has no models folder"):
-        await CatalogLibrary(database).add_file(other, link=True)

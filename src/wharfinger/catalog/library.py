@@ -15,7 +15,7 @@ from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from wharfinger.catalog.card import ModelCard
-from wharfinger.catalog.card_files import card_of, link_into
+from wharfinger.catalog.card_files import card_of
 from wharfinger.catalog.errors import CatalogConflict, CatalogError, NotRemovableError, UnknownModel
 from wharfinger.store.database import Database
 from wharfinger.store.tables import model_cards
@@ -55,10 +55,8 @@ class CatalogEntry:
 class CatalogLibrary:
     """The cards of this installation. Every method may raise the store's ``StoreUnavailable``."""
 
-    def __init__(self, database: Database, models_dir: Path | None = None) -> None:
-        """Keep cards in ``database``; ``models_dir`` is where :meth:`add_file` puts links when asked to."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._models_dir = models_dir
         self._cards: dict[str, ModelCard] = {}
 
     async def list(self) -> list[CatalogEntry]:
@@ -81,28 +79,19 @@ class CatalogLibrary:
             raise UnknownModel(model_id, closest_ids(model_id, known))
         return entries[0]
 
-    async def add_file(self, path: Path, model_id: str | None = None, link: bool = False) -> ModelCard:
+    async def add_file(self, path: Path, model_id: str | None = None) -> ModelCard:
         """Read a GGUF file (or a folder with safetensors and ``config.json``) and add its card as custom.
 
         Args:
             path: The file or folder. It stays where it is.
             model_id: Name in the catalog; by default made from the name inside the file.
-            link: Also make a hard link (a symbolic one across file systems) in the models folder and register
-                that, so that the model outlives the original name.
 
         Raises:
             ArtifactError: the file is no usable model (:class:`GgufError`, :class:`SafetensorsError`, …).
             CatalogConflict: the id is taken by another card.
-            CatalogError: ``link`` without a models folder, or the links cannot be made.
         """
         path = Path(path).absolute()
         card = await asyncio.to_thread(card_of, path, model_id)
-        if link:
-            if self._models_dir is None:
-                raise CatalogError(
-                    f"Cannot link {path}: this catalog has no models folder. Add it without a link."
-                )
-            path = await asyncio.to_thread(link_into, self._models_dir, path)
         entry = await self.add_card(card, CardSource.CUSTOM, path)
         return entry.card
 

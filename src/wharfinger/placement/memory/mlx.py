@@ -13,6 +13,7 @@ from wharfinger.placement.memory.rules import (
     activation_bytes,
     attention_row_bytes,
     state_elements,
+    tokens_bytes,
 )
 from wharfinger.placement.types import ServingSettings
 
@@ -51,12 +52,7 @@ class MlxRule:
 
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """Full and latent layers; sliding ones stop growing."""
-        growing = (LayerKind.FULL, LayerKind.LATENT)
-        return sum(
-            number * attention_row_bytes(layer, 1, settings)
-            for layer, number in layers
-            if layer.kind in growing
-        )
+        return tokens_bytes(layers, settings, (LayerKind.FULL, LayerKind.LATENT))
 
     def weights(self, profile: MemoryProfile, shape: ShardShape, accelerated: bool) -> Placed:
         """Layers are split over tensor ranks; embedding and head are whole on each rank that needs them."""

@@ -149,12 +149,7 @@ class UnknownRule:
 
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """Every attention layer."""
-        growing = (LayerKind.FULL, LayerKind.SLIDING, LayerKind.LATENT)
-        return sum(
-            number * attention_row_bytes(layer, 1, settings)
-            for layer, number in layers
-            if layer.kind in growing
-        )
+        return tokens_bytes(layers, settings, (LayerKind.FULL, LayerKind.SLIDING, LayerKind.LATENT))
 
     def weights(self, profile: MemoryProfile, shape: ShardShape, accelerated: bool) -> Placed:
         """Each matrix once."""

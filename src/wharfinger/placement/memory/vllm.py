@@ -25,6 +25,7 @@ from wharfinger.placement.memory.rules import (
     attention_row_bytes,
     shared_weights,
     state_elements,
+    tokens_bytes,
 )
 from wharfinger.placement.types import ServingSettings
 
@@ -143,12 +144,7 @@ class VllmRule:
 
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """Every attention layer, sliding ones too: while a token is inside its window it has a place in each."""
-        growing = (LayerKind.FULL, LayerKind.SLIDING, LayerKind.LATENT)
-        return sum(
-            number * attention_row_bytes(layer, 1, settings)
-            for layer, number in layers
-            if layer.kind in growing
-        )
+        return tokens_bytes(layers, settings, (LayerKind.FULL, LayerKind.SLIDING, LayerKind.LATENT))
 
     def weights(self, profile: MemoryProfile, shape: ShardShape, accelerated: bool) -> Placed:
         """All on the device; a tied table once; every matrix split over tensor ranks."""

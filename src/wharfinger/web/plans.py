@@ -74,10 +74,15 @@ def preview_of(
 ) -> Preview:
     """Possible placements in the planner's order, then equal refusals as one."""
     rows = list(rows)
-    shapes: dict[Refusal, list[str]] = {}
+    refused: list[tuple[Refusal, list[str]]] = []
     for row in rows:
-        if row.refusal is not None:
-            shapes.setdefault(row.refusal, []).append(shape_of(row.sharding.value, row.meta.value))
+        if row.refusal is None:
+            continue
+        shapes = next((shapes for refusal, shapes in refused if refusal == row.refusal), None)
+        if shapes is None:
+            shapes = []
+            refused.append((row.refusal, shapes))
+        shapes.append(shape_of(row.sharding.value, row.meta.value))
     return Preview(
         model_id=card.model_id,
         summary=summary_of(card),
@@ -87,7 +92,7 @@ def preview_of(
             for number, row in enumerate(row for row in rows if row.plan is not None)
             if row.plan is not None
         ),
-        refused=tuple(Refused(tuple(found), refusal) for refusal, found in shapes.items()),
+        refused=tuple(Refused(tuple(shapes), refusal) for refusal, shapes in refused),
     )
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import structlog
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -31,6 +32,8 @@ from wharfinger.workflows import instances as rows
 from wharfinger.workflows.fleet_view import FleetView
 from wharfinger.workflows.instances import Instance, InstanceFailure, InstanceStatus
 from wharfinger.workflows.routes import RoutePublisher
+
+log = structlog.get_logger(__name__)
 
 FALLBACK_CONTEXT_TOKENS = 8192
 """Window when neither card nor memory says one (the contract's back-fill)."""
@@ -101,6 +104,13 @@ class LaunchHandler:
         if instance is None:
             return
         reports = await end_runners(self._d, instance)
+        await self._record_end(context, instance, reports)
+        await forget_runners(self._d, instance)
+
+    async def _record_end(
+        self, context: OperationContext, instance: Instance, reports: list[RunnerReport]
+    ) -> None:
+        instance_id = instance.instance_id
         operation = context.outcome
         async with self._d.fenced(context) as connection:
             current = await rows.get_instance(connection, instance_id)
@@ -279,10 +289,21 @@ async def end_runners(d: LaunchDependencies, instance: Instance) -> list[RunnerR
             known = {report.runner_id for report in await agent.runners()}
             if runner_id in known:
                 reports.append(await agent.stop_runner(runner_id, StopDeadlines()))
-                await agent.forget_runner(runner_id)
         except AgentError as error:
             raise RetryableError(error.code, str(error)) from error
     return reports
+
+
+async def forget_runners(d: LaunchDependencies, instance: Instance) -> None:
+    """Drop the nodes' records of an instance's ended runners.
+
+    Only after what they say is committed: a cleanup that is tried again must find the log's tail again.
+    """
+    for rank in instance.plan.ranks:
+        try:
+            await d.fleet.agent(rank.node_id).forget_runner(instance.runner_id(rank.rank))
+        except AgentError as error:
+            log.warning("runner not forgotten", instance_id=instance.instance_id, reason=str(error))
 
 
 def failure_of(instance: Instance, code: str, message: str, reports: list[RunnerReport]) -> InstanceFailure:

@@ -8,7 +8,7 @@ from typing import Any
 from wharfinger.operations.handler import OperationContext
 from wharfinger.workflows import instances as rows
 from wharfinger.workflows.instances import InstanceStatus
-from wharfinger.workflows.launch import LaunchDependencies, end_runners
+from wharfinger.workflows.launch import LaunchDependencies, end_runners, forget_runners
 
 _DRAIN_POLL_S = 0.05
 
@@ -36,6 +36,7 @@ class StopHandler:
         async with self._d.fenced(context) as connection:
             await rows.release(connection, instance_id)
             await rows.set_status(connection, instance_id, InstanceStatus.DELETED)
+        await forget_runners(self._d, instance)
         await context.checkpoint("delete", progress=99, message="runners ended, memory released")
         return {"instance_id": instance_id}
 

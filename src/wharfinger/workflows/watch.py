@@ -12,7 +12,7 @@ from wharfinger.store.tables import reservations
 from wharfinger.workflows import instances as rows
 from wharfinger.workflows.admission import INSTANCE, LAUNCH, STOP, WAIT_DEADLINE_S
 from wharfinger.workflows.instances import Instance, InstanceStatus
-from wharfinger.workflows.launch import LaunchDependencies, end_runners, failure_of
+from wharfinger.workflows.launch import LaunchDependencies, end_runners, failure_of, forget_runners
 
 POLL_S = 0.5
 """A dead runner is seen within this time; the contract allows 2 s."""
@@ -59,6 +59,7 @@ class RunnerWatch:
             await rows.save_runner(connection, report)
             await rows.release_memory(connection, instance.instance_id)
             await rows.record_failure(connection, failure_of(instance, code, message, [report]))
+        await forget_runners(self._d, instance)
 
     async def bring_back(self) -> list[str]:
         """At start: relaunch every instance of our nodes that should run, since runners end with their process.

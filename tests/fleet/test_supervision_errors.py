@@ -67,7 +67,7 @@ async def test_an_error_in_watching_still_ends_the_runner_and_every_wait_for_it(
 ) -> None:
     supervisor = misbehaving("loading")
     await supervisor.start()
-    monkeypatch.setattr(psutil, "process_iter", no_longer_works)
+    monkeypatch.setattr(psutil, "pids", no_longer_works)
     pid = supervisor.report.pid
     assert pid is not None
     os.kill(pid, signal.SIGTERM)
@@ -84,7 +84,7 @@ async def test_an_error_in_watching_does_not_wedge_a_stop(
 ) -> None:
     supervisor = misbehaving("loading")
     await supervisor.start()
-    monkeypatch.setattr(psutil, "process_iter", no_longer_works)
+    monkeypatch.setattr(psutil, "pids", no_longer_works)
     async with asyncio.timeout(5):
         report = await supervisor.stop(SHORT)
     assert (report.state, report.exit_code) == (RunnerState.SHUTDOWN, -signal.SIGTERM)

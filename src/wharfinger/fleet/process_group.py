@@ -47,20 +47,21 @@ def group_members(leader: ProcessIdentity) -> list[psutil.Process]:
         process = psutil.Process(leader.pid)
         if process.status() != psutil.STATUS_ZOMBIE and not leader.is_ours(process):
             return []
-    except psutil.NoSuchProcess:
-        pass
+    except (psutil.Error, OSError):
+        pass  # psutil lets a plain OSError through when the process ends while its files are read
     return list(_session(leader))
 
 
 def _session(leader: ProcessIdentity) -> Iterator[psutil.Process]:
     earliest = leader.created_unix_s - _CLOCK_TOLERANCE_S
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         try:
-            if os.getsid(process.pid) != leader.pid or process.status() == psutil.STATUS_ZOMBIE:
+            if os.getsid(pid) != leader.pid:
                 continue
-            if process.create_time() >= earliest:
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE and process.create_time() >= earliest:
                 yield process
-        except (ProcessLookupError, PermissionError, psutil.Error):
+        except (OSError, psutil.Error):
             continue  # it ended while it was looked at, or belongs to somebody else
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -13,6 +16,7 @@ from typing import IO
 import pytest
 
 from support.server import DEMO_MODEL_ID, Server
+from support.upstream import Upstream
 from wharfinger.cli.chat import default_max_tokens
 from wharfinger.cli.client import Client
 
@@ -57,10 +61,31 @@ def test_a_model_that_does_not_run(running: Server) -> None:
     assert DEMO_MODEL_ID in chat.stderr
 
 
-def start(server: Server, *arguments: str) -> subprocess.Popen[str]:
+@pytest.fixture
+def endless() -> Iterator[Upstream]:
+    """An endpoint whose answers never end: how long a real model's answer is, its sampler decides."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    upstream = Upstream("drip")
+    asyncio.run_coroutine_threadsafe(upstream.start(), loop).result(10)
+    yield upstream
+    asyncio.run_coroutine_threadsafe(upstream.stop(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+def start(upstream: Upstream, tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "wharfinger.cli", "chat", DEMO_MODEL_ID, *arguments],
-        env={**os.environ, "WHARF_DATA_DIR": str(server.data_dir), "PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-m", "wharfinger.cli", "chat", "m", "--max-tokens", "60", *arguments],
+        env={
+            **os.environ,
+            "WHARF_URL": upstream.url,
+            "WHARF_API_KEY": "of-no-use-here",
+            "WHARF_DATA_DIR": str(tmp_path / "none"),
+            "PYTHONUNBUFFERED": "1",
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -78,31 +103,35 @@ def read_until(stream: IO[str], wanted: str) -> str:
     return text
 
 
-def test_ctrl_c_during_the_only_answer_exits_130(running: Server) -> None:
-    chat = start(running, "-m", LONG)
+def test_ctrl_c_during_the_only_answer_exits_130(endless: Upstream, tmp_path: Path) -> None:
+    chat = start(endless, tmp_path, "-m", "Hello")
     assert chat.stdout
-    read_until(chat.stdout, "1")
+    assert read_until(chat.stdout, "w1 ") == "w0 w1 "
     chat.send_signal(signal.SIGINT)
     _, errors = chat.communicate(timeout=30)
     assert chat.returncode == 130
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_ends_the_answer_and_keeps_the_conversation(running: Server) -> None:
-    chat = start(running, "--max-tokens", "60")
+def test_ctrl_c_ends_the_answer_and_keeps_the_conversation(endless: Upstream, tmp_path: Path) -> None:
+    chat = start(endless, tmp_path)
     assert chat.stdin
     assert chat.stdout
     read_until(chat.stdout, "> ")
-    chat.stdin.write(LONG + "\n")
+    chat.stdin.write("Count.\n")
     chat.stdin.flush()
-    read_until(chat.stdout, "1")
+    read_until(chat.stdout, "w1 ")
     chat.send_signal(signal.SIGINT)
     read_until(chat.stdout, "\n> ")
+    endless.behaviour = "stream"
     answer, errors = chat.communicate("Say hello.\n", timeout=120)
     assert chat.returncode == 0, errors
     assert "interrupted" in errors
     assert errors.count("tokens/s") == 1, "only the second answer came to its end"
-    assert answer.strip(" >\n")
+    assert "w48 w49 " in answer
+    asked = json.loads(endless.seen[-1].body)["messages"]
+    assert [message["role"] for message in asked] == ["user", "assistant", "user"]
+    assert asked[1]["content"].startswith("w0 w1 "), "what came of the interrupted answer is remembered"
 
 
 def test_nothing_is_asked_of_a_stopped_control_plane(tmp_path: Path) -> None:

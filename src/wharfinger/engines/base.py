@@ -85,6 +85,11 @@ class Engine(Protocol):
         """Command that installs it."""
         ...
 
+    @property
+    def notices_hangup_only_of_streams(self) -> bool:
+        """It goes on with an answer that is not streamed for more than a second after the client has left."""
+        ...
+
     def installed(self) -> bool:
         """Whether it can be started here, without importing it."""
         ...

@@ -63,6 +63,7 @@ class LlamaCppEngine:
 
     name = "llama_cpp"
     install_hint = "pip install 'wharfinger[llama]'"
+    notices_hangup_only_of_streams = True
 
     def installed(self) -> bool:
         """Whether the wheel is there, without importing it."""

@@ -41,6 +41,9 @@ class Exchange:
     principal: object | None = None
     model: str | None = None
     stream: bool = False
+    """The client wants a stream."""
+    collected: bool = False
+    """The endpoint was asked for a stream, of which the client gets one document."""
     target: Target | None = None
     status: int = CLIENT_LEFT
     failure: str | None = None

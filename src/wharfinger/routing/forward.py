@@ -13,6 +13,7 @@ import structlog
 from wharfinger.routing import errors, sse
 from wharfinger.routing.asgi import send_bytes
 from wharfinger.routing.body import Peek, replace_model
+from wharfinger.routing.collect import COLLECTED_ROUTES, Collector, StreamFailed, as_stream
 from wharfinger.routing.errors import GatewayError, UpstreamError
 from wharfinger.routing.exchange import Exchange, Limits
 from wharfinger.routing.headers import towards_client
@@ -96,6 +97,11 @@ class Forwarder:
                 renamed = body
                 if target.upstream_model != peek.model:
                     renamed = await _rename(body, target.upstream_model)
+                exchange.collected = (
+                    target.collects and not peek.stream and exchange.route in COLLECTED_ROUTES
+                )
+                if exchange.collected:
+                    renamed = as_stream(renamed)
                 return await self._client.post(target, exchange.route, renamed, exchange.identity)
             except CouldNotConnect as error:
                 self._note(exchange, "upstream_unreachable", str(error))
@@ -111,7 +117,8 @@ class Forwarder:
         if not 200 <= response.status < 300:
             await self._relay_error(exchange, response, watch)
         elif response.headers.get("Content-Type", "").startswith("text/event-stream"):
-            await self._relay_events(exchange, response, watch)
+            relay = self._relay_collected if exchange.collected else self._relay_events
+            await relay(exchange, response, watch)
         else:
             await self._relay_document(exchange, response, watch)
 
@@ -185,6 +192,37 @@ class Forwarder:
             raise Disconnected("end of connection without [DONE]")
         watch.stop()
         await send({"type": "http.response.body", "body": held})
+
+    async def _relay_collected(
+        self, exchange: Exchange, response: aiohttp.ClientResponse, watch: Watch
+    ) -> None:
+        """Put a stream together to the one document that the client asked for."""
+        watch.body_begins(self._limits.idle_timeout_s)
+        collector = Collector()
+        held = b""
+        ended = False
+        try:
+            while not ended:
+                chunk = await read_some(response)
+                if not chunk:
+                    raise Disconnected("end of the stream without [DONE]")
+                watch.last_byte_s = watch.now_s()
+                events, held = sse.split_events(held + chunk)
+                ended = collector.feed(events)
+        except StreamFailed as error:
+            self._note(exchange, "upstream_status", str(error.status))
+            message = f"The endpoint of {exchange.model!r} broke its answer off: {error}"
+            raise GatewayError(error.status, "upstream_status", message, error_type=errors.UPSTREAM) from None
+        except ValueError as error:
+            raise Disconnected(f"an event that is no JSON: {type(error).__name__}") from None
+        watch.stop()
+        headers = [pair for pair in self._client_headers(exchange, response) if pair[0] != b"content-type"]
+        exchange.status, exchange.response_started = 200, True
+        await send_bytes(
+            exchange.send, 200, collector.document(), [(b"content-type", b"application/json"), *headers]
+        )
+        exchange.ended_s = time.perf_counter()
+        await _await_end_of_body(response)
 
     async def _relay_error(self, exchange: Exchange, response: aiohttp.ClientResponse, watch: Watch) -> None:
         """Pass an error on in OpenAI's envelope: the endpoint's own when it sent one, otherwise one around its text."""

@@ -30,6 +30,8 @@ class Target:
     context_tokens: int | None = None
     created_unix_s: int = 0
     tasks: tuple[str, ...] = ("TextGeneration",)
+    collects: bool = False
+    """Its documents are fetched as streams: see :mod:`wharfinger.routing.collect`."""
 
 
 class RouteTable:

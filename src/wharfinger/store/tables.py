@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 from wharfinger.store.types import UtcDateTime
@@ -132,6 +133,7 @@ targets = Table(
     Column("node_id", String(64), nullable=False),
     Column("context_tokens", Integer),
     Column("tasks", JSON, nullable=False),
+    Column("collects", Boolean, nullable=False, server_default=false()),
     Column("created_at", UtcDateTime, nullable=False),
 )
 """Published endpoints; credentials are derived, not stored."""

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.access.secrets import InstallationSecret
 from wharfinger.catalog.library import CatalogLibrary, UnknownModel
+from wharfinger.engines.registry import engine_for
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import OperationState, PermanentError, RetryableError, Waiting
@@ -250,6 +251,7 @@ class LaunchHandler:
 
     async def _route(self, context: OperationContext, instance: Instance, report: RunnerReport) -> None:
         assert report.endpoint is not None, "a ready runner listens"
+        engine = engine_for(instance.plan.ranks[0].backend)
         target = Target(
             target_id=instance.runner_id(0),
             model_id=instance.model_id,
@@ -259,6 +261,7 @@ class LaunchHandler:
             context_tokens=instance.plan.context_tokens,
             created_unix_s=int(time.time()),
             tasks=instance.card.tasks,
+            collects=engine is not None and engine.notices_hangup_only_of_streams,
         )
         async with self._d.fenced(context) as connection:
             launched = (InstanceStatus.LAUNCHING,)

@@ -50,6 +50,7 @@ class RoutePublisher:
                 node_id=node_id,
                 context_tokens=target.context_tokens,
                 tasks=list(target.tasks),
+                collects=target.collects,
                 created_at=datetime.fromtimestamp(target.created_unix_s, UTC),
             )
         )
@@ -91,4 +92,5 @@ class RoutePublisher:
             context_tokens=row.context_tokens,
             created_unix_s=int(row.created_at.timestamp()),
             tasks=tuple(row.tasks),
+            collects=row.collects,
         )

@@ -3,9 +3,9 @@
 Some engines look at a client's connection only when they have something to write: llama.cpp's server looks once a
 second while it works on an answer that is not streamed, and not at all while another request gets tokens
 (``recv_with_timeout`` of its response queue; measured 1.0 to 1.2 s alone, the whole answer beside a second stream). Of
-a stream it notices at the next token that nobody reads it. So their documents are fetched as streams. One thing differs:
-of an answer that its token limit cut off, a stream lacks an end that might have become a stop text (``"\\n"`` of a
-``"\\n\\nQuestion"``).
+a stream it notices at the next token that nobody reads it. So their documents are fetched as streams. One thing
+differs: of an answer that its token limit cut off, a stream lacks an end that might have become a stop text (``"\\n"``
+of a ``"\\n\\nQuestion"``).
 """
 
 from __future__ import annotations

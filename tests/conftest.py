@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support.server import Server
+
+# The same examples in every run, however slow the machine is: a failure is a change of ours, and comes back.
+settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("suite")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: children would inherit that, and the tests of Ctrl-C need it to work.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# A run that is told to end does so like one that is interrupted: fixtures and servers are torn down, nothing is left.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def fresh(tmp_path: pytest.TempPathFactory) -> Iterator[Server]:
+def fresh(tmp_path: Path) -> Iterator[Server]:
     """A server that is not started yet, on an empty data directory."""
     unstarted = Server(tmp_path / "data")
     yield unstarted

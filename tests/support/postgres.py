@@ -13,7 +13,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,11 +21,15 @@ from pathlib import Path
 
 import asyncpg
 
+from wharfinger.engines.ports import choose_port
 from wharfinger.store.database import Database
 from wharfinger.store.migrate import upgrade
 
 _PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_S = 60
+_PORTS_TO_TRY = 3
+_STATUS_LINE = 7
+"""Where ``postmaster.pid`` has the server's state, counted from 0; its first line is the process id."""
 
 
 class PostgresServer:
@@ -35,9 +38,11 @@ class PostgresServer:
     def __init__(self) -> None:
         self.binaries = _binaries()
         self.directory = Path(tempfile.mkdtemp(prefix="wharfinger-postgres-"))
-        self.port = _free_port()
+        self.port = choose_port()
         self._account = _account()
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_run = False
+        self._log = self.directory / "log"
         if self._account is not None:
             os.chown(self.directory, self._account, -1)
         self._run(
@@ -58,7 +63,22 @@ class PostgresServer:
         return self.directory / "data"
 
     def start(self) -> None:
-        """Start and wait until it takes connections."""
+        """Start and wait until it takes connections. A port that another process took meanwhile is replaced.
+
+        Once it has run, its port stays: there are URLs of it.
+
+        Raises:
+            RuntimeError: it ended or took too long; the message has the end of its log.
+        """
+        tries = 1 if self._has_run else _PORTS_TO_TRY
+        while not self._start():
+            tries -= 1
+            if not tries:
+                raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()[-2000:]}")
+            self.port = choose_port()
+        self._has_run = True
+
+    def _start(self) -> bool:
         options = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -66,7 +86,7 @@ class PostgresServer:
             "fsync": "on",
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        with (self.directory / "log").open("ab") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(self.binaries / "postgres"), "-D", str(self.data), *arguments],
                 stdout=log,
@@ -76,13 +96,20 @@ class PostgresServer:
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - started once, before there are threads
             )
         deadline = time.monotonic() + _START_TIMEOUT_S
-        ready = [str(self.binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        while subprocess.run(ready, check=False).returncode != 0:
+        while not self._ready(self._process.pid):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"PostgreSQL did not start:\n{(self.directory / 'log').read_text()[-2000:]}"
-                )
+                self.stop(signal.SIGQUIT)
+                return False
             time.sleep(0.05)
+        return True
+
+    def _ready(self, pid: int) -> bool:
+        """Whether this very process takes connections; asking at the port could be answered by another server."""
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return lines[:1] == [str(pid)] and [line.strip() for line in lines[_STATUS_LINE:]] == ["ready"]
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop: SIGINT closes sessions first, SIGQUIT is like a crash of the server (recovery at the next start)."""
@@ -147,12 +174,6 @@ def _account() -> int | None:
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def fresh_database_url(backend: str, directory: Path) -> str:

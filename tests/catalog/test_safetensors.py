@@ -20,7 +20,7 @@ from wharfinger.catalog.safetensors import INDEX_NAME, SINGLE_NAME, read_checkpo
 _DTYPES = [np.float32, np.float16, np.int64, np.uint8, np.bool_]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(
         st.text("abcdefg.0123", min_size=1, max_size=12),

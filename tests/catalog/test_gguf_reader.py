@@ -85,7 +85,7 @@ _lists = st.one_of(
 _names = st.text("abcdefghijklmnop._0123456789", min_size=1, max_size=30)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     metadata=st.dictionaries(_names, st.one_of(_scalars, _lists), max_size=12),
     tensors=st.dictionaries(

@@ -39,7 +39,7 @@ def feasible_at(model: ModelCard, tag: str, usable: Sequence[int], width: int) -
     return False
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     LAYERS, st.lists(st.integers(2, 14), min_size=1, max_size=4), st.integers(0, 1500), st.integers(0, 1500)
 )
@@ -70,7 +70,7 @@ def pool(node: NodeFacts) -> int:
     return size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LAYERS, st.lists(st.integers(2, 10), min_size=1, max_size=3), st.integers(0, 1000))
 def test_devices_of_one_node_agree_with_brute_force(
     layers: tuple[int, ...], vrams: list[int], output: int
@@ -117,7 +117,7 @@ def most_even(model: ModelCard, usable: Sequence[int]) -> list[int]:
     return [solver.value(count) for count in counts]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from([24, 32, 48, 64, 96, 128]), min_size=2, max_size=4), st.integers(12, 60))
 def test_the_split_is_within_a_layer_of_the_most_even_one(rams: list[int], n_layers: int) -> None:
     """Equal layers with room to spare: proportional to usable memory is what keeps the fullest rank lowest."""

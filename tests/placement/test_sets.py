@@ -32,7 +32,7 @@ def capacity(usable: int, layer_mib: int) -> int:
     return held
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(8, 40), min_size=13, max_size=16), st.integers(400, 900), st.integers(40, 160))
 def test_the_narrowest_width_is_found_in_larger_fleets(
     rams: list[int], layer_mib: int, n_layers: int

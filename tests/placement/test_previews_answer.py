@@ -13,7 +13,7 @@ from wharfinger.placement.previews import preview_answer, previews
 from wharfinger.placement.types import FleetSnapshot, PlanRequest, Sharding
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets(), cards(), REQUESTS, st.sampled_from(Sharding))
 def test_an_answer_holds_what_previews_and_plan_hold(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest, sharding: Sharding

@@ -20,7 +20,7 @@ from wharfinger.placement.serial import (
 from wharfinger.placement.types import FleetSnapshot, InstanceMeta, PlanRequest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets(), cards(), REQUESTS)
 def test_round_trip(snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest) -> None:
     """Through JSON text and back."""

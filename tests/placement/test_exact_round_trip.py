@@ -25,7 +25,7 @@ def given_back(snapshot: FleetSnapshot, model: ModelCard, planned: Plan, window:
     return check_exact(snapshot, model, placement, ask())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(fleets(), cards(), REQUESTS)
 def test_a_plan_passes_with_its_ranks_charges_and_window(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest
@@ -38,7 +38,7 @@ def test_a_plan_passes_with_its_ranks_charges_and_window(
         assert checked.context_tokens == planned.context_tokens
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(fleets(), cards(), REQUESTS)
 def test_the_window_a_plan_carries_is_charged(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest

@@ -72,7 +72,7 @@ def backend_of(chosen: Plan) -> str:
     return tags.pop() if len(tags) == 1 else engine_of(tags.pop())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(fleets(), cards(), REQUESTS)
 def test_every_plan_fits_and_covers_the_layers(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest
@@ -106,7 +106,7 @@ def shuffled(facts: tuple[Fact, ...], random: Random) -> tuple[Fact, ...]:
     return tuple(random.sample(facts, len(facts)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets(), cards(), REQUESTS, st.randoms(use_true_random=False))
 def test_order_of_facts_means_nothing(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest, random: Random
@@ -123,7 +123,7 @@ def test_order_of_facts_means_nothing(
     assert previews(other, model, asked) == previews(snapshot, model, asked)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets(), cards(), REQUESTS)
 def test_names_mean_nothing_but_break_ties(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest
@@ -149,7 +149,7 @@ def test_names_mean_nothing_but_break_ties(
         assert after.refusal.code == before.refusal.code
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(fleets(), cards(), REQUESTS, st.integers(0, 4), st.integers(1, 64))
 def test_more_memory_never_makes_a_plannable_model_unplannable(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest, which: int, more_gib: int
@@ -178,7 +178,7 @@ def grow(node: NodeFacts, size: int) -> NodeFacts:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(fleets(), cards(), st.sampled_from([None, 2048, 16384]))
 def test_removing_the_reported_shortage_makes_the_node_fit(
     snapshot: FleetSnapshot, model: ModelCard, context: int | None
@@ -201,7 +201,7 @@ def test_removing_the_reported_shortage_makes_the_node_fit(
         assert plan(alone, model, ask(context_tokens=context)).plans
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets(), cards(), REQUESTS)
 def test_a_preview_is_what_a_launch_gets(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest
@@ -222,7 +222,7 @@ def test_a_preview_is_what_a_launch_gets(
         assert plan(snapshot, model, pinned).best == row.plan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets(), cards(), REQUESTS)
 def test_suggestions_keep_their_promise(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest

@@ -48,7 +48,7 @@ def test_two_devices_of_one_memory_are_not_added_up() -> None:
     assert plan(shared, card(layer_mib=300, backends=("llama_cpp-metal",)), ask()).best is not None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(4, 24), st.integers(24, 64), st.integers(200, 1600), st.integers(0, 600))
 def test_a_card_beside_an_apu_charges_ram_once(
     vram_gib: int, ram_gib: int, layer_mib: int, embedding_mib: int

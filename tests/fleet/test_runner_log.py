@@ -22,7 +22,7 @@ from wharfinger.fleet.runner_log import LogPump, RunnerLog
     limit=st.integers(1, 64),
     part_bytes=st.integers(1, 64),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_following_gives_every_byte_once_and_in_order(
     pieces: list[bytes], limit: int, part_bytes: int
 ) -> None:

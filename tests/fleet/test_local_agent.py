@@ -98,13 +98,18 @@ async def test_the_key_is_in_no_argument_no_environment_and_no_log(
     assert "canary" not in (await agent.runners())[0].model_dump_json()
 
 
-async def test_control_plane_settings_are_not_handed_to_runners(
+async def test_the_control_planes_credentials_are_not_handed_to_runners(
     agent: LocalAgent, tiny_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WHARFINGER_DATABASE_URL", "postgresql://somebody:secret@db/wharf")
+    for name in ("WHARF_DATABASE_URL", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "canary-8c12")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     ready = await started(agent, tiny_spec())
     assert ready.pid is not None
-    assert "WHARFINGER_DATABASE_URL" not in psutil.Process(ready.pid).environ()
+    for process in [psutil.Process(ready.pid), *psutil.Process(ready.pid).children(recursive=True)]:
+        variables = process.environ()
+        assert variables["OMP_NUM_THREADS"] == "1"
+        assert "canary-8c12" not in str(variables)
 
 
 async def test_a_live_runner_of_the_same_id_is_adopted(agent: LocalAgent, tiny_spec: MakeSpec) -> None:

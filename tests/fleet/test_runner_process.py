@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 
+from wharfinger.engines.base import EngineLaunch
+from wharfinger.fleet.agent import RunnerSpec
 from wharfinger.fleet.runner_main import EXIT_FAILED
 from wharfinger.fleet.supervisor import RUNNER_COMMAND
 
@@ -61,3 +64,10 @@ def test_it_ends_when_its_input_ends_before_the_launch() -> None:
 def test_it_ends_when_its_parent_is_not_the_control_plane() -> None:
     done = run_in_session(json.dumps({"control_plane_pid": os.getpid() + 1}) + "\n")
     assert (done.returncode, done.stdout) == (EXIT_FAILED, "")
+
+
+def test_every_part_of_a_launch_comes_from_the_spec_under_the_same_name_and_default() -> None:
+    for field in dataclasses.fields(EngineLaunch):
+        assert field.name in RunnerSpec.model_fields
+        if field.default is not dataclasses.MISSING:
+            assert RunnerSpec.model_fields[field.name].default == field.default

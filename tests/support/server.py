@@ -26,7 +26,6 @@ class Server:
         self.data_dir = data_dir
         self._arguments = arguments
         self._environment = {**os.environ, "WHARF_DATA_DIR": str(data_dir), **(environment or {})}
-        self._environment["SERVER_UNDER_TEST"] = str(data_dir)  # runners inherit it, WHARF_… they do not
         self._environment.pop("WHARF_URL", None)
         self.process: subprocess.Popen[str] | None = None
         self.log = data_dir.with_suffix(".log")
@@ -94,8 +93,8 @@ class Server:
 
     def _owns(self, process: psutil.Process) -> bool:
         try:
-            return process.environ().get("SERVER_UNDER_TEST") == str(self.data_dir)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return Path(process.cwd()).is_relative_to(self.data_dir.resolve())
+        except (psutil.Error, OSError):
             return False
 
     def add_demo_model(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 
 from wharfinger.engines.base import EngineFound
+from wharfinger.engines.environment import engine_environment
 from wharfinger.engines.registry import ENGINES
 
 _TIMEOUT_S = 60.0
@@ -26,6 +27,7 @@ def detect_engines() -> tuple[tuple[EngineFound, ...], dict[str, str]]:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "wharfinger.engines.detect"],
             stdin=subprocess.DEVNULL,
+            env=engine_environment(),
             capture_output=True,
             timeout=_TIMEOUT_S,
             check=True,

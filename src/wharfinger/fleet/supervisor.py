@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -27,6 +28,8 @@ import aiohttp
 import psutil
 import structlog
 
+from wharfinger.engines.base import EngineLaunch
+from wharfinger.engines.environment import engine_environment
 from wharfinger.engines.ports import LOOPBACK
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.fleet.failure import Failure, explained
@@ -41,8 +44,6 @@ _LOAD_BYTES_PER_S: Final = 50_000_000
 _STRAY_GRACE_S: Final = 0.5
 _STRAY_POLL_S: Final = 0.01
 _STRAY_GIVE_UP_S: Final = 5.0
-_PRIVATE_VARIABLES: Final = ("WHARFINGER_", "WHARF_")
-"""Settings of the control plane, which may hold credentials, are not handed to runners."""
 _log = structlog.get_logger(__name__)
 
 
@@ -111,7 +112,7 @@ class Supervisor:
                 stderr=log_write,
                 pass_fds=(status_write,),
                 cwd=self._directory,
-                env=_environment(),
+                env=engine_environment(),
                 start_new_session=True,
             )
         except OSError as error:
@@ -383,10 +384,6 @@ def _from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         loop.call_soon_threadsafe(event.set)
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE_VARIABLES)}
-
-
 def _load_deadline_s(spec: RunnerSpec) -> float:
     try:
         size_bytes = os.stat(spec.model_path).st_size
@@ -396,21 +393,6 @@ def _load_deadline_s(spec: RunnerSpec) -> float:
 
 
 def _launch_line(spec: RunnerSpec) -> bytes:
-    launch = {
-        "control_plane_pid": os.getpid(),
-        "model_id": spec.model_id,
-        "backend": spec.backend,
-        "model_path": spec.model_path,
-        "context_tokens": spec.context_tokens,
-        "slots": spec.slots,
-        "api_key": spec.api_key.get_secret_value(),
-        "port": spec.port,
-        "batch_tokens": spec.batch_tokens,
-        "micro_batch_tokens": spec.micro_batch_tokens,
-        "cache_type_k": spec.cache_type_k,
-        "cache_type_v": spec.cache_type_v,
-        "chat_template": spec.chat_template,
-        "chat_stop": spec.chat_stop,
-        "embedding": spec.embedding,
-    }
+    launch = {field.name: getattr(spec, field.name) for field in dataclasses.fields(EngineLaunch)}
+    launch |= {"api_key": spec.api_key.get_secret_value(), "control_plane_pid": os.getpid()}
     return json.dumps(launch).encode() + b"\n"

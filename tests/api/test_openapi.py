@@ -23,9 +23,7 @@ def test_no_input_is_a_server_error(server: Server) -> None:
             continue
         tried += 1
 
-        @settings(
-            max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-        )
+        @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy())
         def holds(case: schemathesis.Case) -> None:
             response = case.call(base_url=server.url, headers=headers, timeout=30)

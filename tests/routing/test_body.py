@@ -49,7 +49,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, bytes, bytes]:
 @given(bodies(), text.filter(bool))
 def test_only_the_models_value_changes(parts: tuple[bytes, bytes, bytes], new: str) -> None:
     head, value, tail = parts
-    assert peek(head + value + tail).model == json.loads(value)
+    assert peek(head + value + tail, "messages").model == json.loads(value)
     renamed = replace_model(head + value + tail, new)
     assert renamed.startswith(head)
     assert renamed.endswith(tail)
@@ -90,11 +90,23 @@ def test_a_model_that_stands_twice_is_refused() -> None:
             "invalid_type",
             "not a number",
         ),
+        (b'{"model":"m","max_tokens":0}', "max_tokens", "invalid_value", "at least 1, not 0"),
+        (b'{"model":"m","max_tokens":-1}', "max_tokens", "invalid_value", "at least 1, not -1"),
+        (
+            b'{"model":"m","max_tokens":-1,"max_completion_tokens":5}',
+            "max_tokens",
+            "invalid_value",
+            "at least 1, not -1",
+        ),
+        (b'{"model":"m","prompt":""}', "prompt", "invalid_value", "'prompt' is empty"),
+        (b'{"model":"m","prompt":[]}', "prompt", "invalid_value", "'prompt' is empty"),
+        (b'{"model":"m","prompt":["a",""]}', "prompt", "invalid_value", "'prompt' is empty"),
+        (b'{"model":"m","prompt":[[1],[]]}', "prompt", "invalid_value", "'prompt' is empty"),
     ],
 )
 def test_a_bad_body_is_refused_by_name(body: bytes, param: str | None, code: str, message: str) -> None:
     with pytest.raises(GatewayError, match=message) as caught:
-        peek(body)
+        peek(body, "prompt")
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, code, param)
 
 
@@ -107,7 +119,9 @@ def test_a_bad_body_is_refused_by_name(body: bytes, param: str | None, code: str
             b'{"model":"m","stream":true,"max_tokens":5,"max_completion_tokens":6}',
             Peek("m", True, 6, "max_completion_tokens"),
         ),
+        (b'{"model":"m","messages":[{"content":""}]}', Peek("m", False, None, "max_tokens")),
+        (b'{"model":"m","messages":null,"prompt":""}', Peek("m", False, None, "max_tokens")),
     ],
 )
 def test_peek_reads_what_it_routes_by(body: bytes, expected: Peek) -> None:
-    assert peek(body) == expected
+    assert peek(body, "messages") == expected

@@ -210,6 +210,29 @@ async def test_more_tokens_than_the_context_holds_is_400(
     assert (await post(served.url, {"model": MODEL, param: 4095})).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "param", "value"),
+    [
+        ("/v1/chat/completions", "messages", []),
+        ("/v1/completions", "prompt", ""),
+        ("/v1/embeddings", "input", [""]),
+        ("/v1/chat/completions", "max_tokens", -1),
+        ("/v1/completions", "max_completion_tokens", 0),
+    ],
+)
+async def test_an_empty_prompt_and_a_limit_below_1_never_reach_the_endpoint(
+    serve: Serve, upstream: Upstream, path: str, param: str, value: object
+) -> None:
+    served = serve(target(upstream.url, tasks=()))
+    answer = await post(served.url, {"model": MODEL, param: value}, path)
+    assert (answer.status_code, error(answer)["code"], error(answer)["param"]) == (
+        400,
+        "invalid_value",
+        param,
+    )
+    assert upstream.seen == []
+
+
 async def test_paths_and_methods_that_are_not_served(serve: Serve) -> None:
     served = serve()
     async with httpx.AsyncClient(base_url=served.url, headers=AUTH) as client:

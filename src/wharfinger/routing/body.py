@@ -12,6 +12,7 @@ from wharfinger.routing.errors import GatewayError
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]]', re.DOTALL)
 """A whole string, or a bracket. Enough to know the depth in JSON that is known to be valid."""
+_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
@@ -57,11 +58,17 @@ async def read_body(receive: Receive, headers: RawHeaders, limit_bytes: int) -> 
     return b"".join(pieces)
 
 
-def peek(body: bytes) -> Peek:
-    """Look at the fields the gateway routes by.
+def peek(body: bytes, prompt_param: str) -> Peek:
+    """Look at the fields the gateway routes by, and refuse what no engine should be given.
+
+    Engines take an empty prompt or a token limit of zero or less for "as much as fits": minutes of work for nothing.
+
+    Args:
+        prompt_param: the field that holds the prompt on the request's route. A missing one is left to the endpoint.
 
     Raises:
-        GatewayError: 400 naming the field, when the body is not a JSON object or a field has the wrong type.
+        GatewayError: 400 naming the field, when the body is not a JSON object, a field has the wrong type, the prompt
+            is empty or a token limit is below 1.
     """
     try:
         request: Any = orjson.loads(body)
@@ -82,11 +89,32 @@ def peek(body: bytes) -> Peek:
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _invalid("invalid_type", f"'stream' must be true or false, not {_json_type(stream)}.", "stream")
+    for name in _TOKEN_LIMITS:
+        _check_token_limit(name, fields.get(name))
+    if _is_empty(fields.get(prompt_param)):
+        raise _invalid(
+            "invalid_value", f"{prompt_param!r} is empty: there is nothing to answer.", prompt_param
+        )
     param = "max_completion_tokens" if fields.get("max_completion_tokens") is not None else "max_tokens"
-    limit = fields.get(param)
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
-        raise _invalid("invalid_type", f"{param!r} must be an integer, not {_json_type(limit)}.", param)
-    return Peek(model, bool(stream), limit, param)
+    return Peek(model, bool(stream), fields.get(param), param)
+
+
+def _check_token_limit(name: str, limit: object) -> None:
+    if limit is None:
+        return
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise _invalid("invalid_type", f"{name!r} must be an integer, not {_json_type(limit)}.", name)
+    if limit < 1:
+        raise _invalid("invalid_value", f"{name!r} must be at least 1, not {limit}.", name)
+
+
+def _is_empty(prompt: Any) -> bool:
+    """Nothing at all, or among several prompts one that is nothing. ``None`` is a missing prompt, not an empty one."""
+    if prompt == "" or prompt == []:
+        return True
+    if not isinstance(prompt, list) or not isinstance(prompt[0], str | list):
+        return False  # one prompt, as text, tokens or messages
+    return "" in prompt or [] in prompt
 
 
 def replace_model(body: bytes, upstream_model: str) -> bytes:

@@ -36,6 +36,11 @@ TASK_OF_ROUTE = {
     "/v1/completions": "TextGeneration",
     "/v1/embeddings": "TextEmbedding",
 }
+PROMPT_OF_ROUTE = {
+    "/v1/chat/completions": "messages",
+    "/v1/completions": "prompt",
+    "/v1/embeddings": "input",
+}
 
 log = structlog.get_logger(__name__)
 

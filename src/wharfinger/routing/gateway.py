@@ -18,7 +18,7 @@ from wharfinger.routing.asgi import Authenticate, Receive, Scope, Send, send_jso
 from wharfinger.routing.body import ClientGone, peek, read_body
 from wharfinger.routing.errors import GatewayError
 from wharfinger.routing.exchange import Exchange, Limits, RequestRecord
-from wharfinger.routing.forward import TASK_OF_ROUTE, Forwarder
+from wharfinger.routing.forward import PROMPT_OF_ROUTE, TASK_OF_ROUTE, Forwarder
 from wharfinger.routing.headers import identify
 from wharfinger.routing.metrics import NO_MODEL, GatewayMetrics, default_metrics
 from wharfinger.routing.targets import RouteTable, Target
@@ -118,7 +118,7 @@ class Gateway:
         self.in_flight += 1
         try:
             body = await read_body(exchange.receive, headers, self.limits.max_body_bytes)
-            await self._forwarder.forward(exchange, body, peek(body))
+            await self._forwarder.forward(exchange, body, peek(body, PROMPT_OF_ROUTE[exchange.route]))
         finally:
             self.in_flight -= 1
 

@@ -134,7 +134,7 @@ class Artifact(CardPart):
     file_name: str
     size_bytes: PositiveInt
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """``None`` until the file has been hashed once."""
+    """``None`` where nobody has hashed the file."""
 
 
 class ModelCard(CardPart):
@@ -173,6 +173,7 @@ class ModelCard(CardPart):
     placement: PlacementPreferences = PlacementPreferences()
     source_repository: str = ""
     source_revision: str = ""
+    """The commit the bytes come from; a field of the contract that no reader of files can know."""
     layers: tuple[LayerGeometry, ...] | None = None
     """Cache geometry per layer; ``None`` when unknown (estimates are then pessimistic and say so)."""
     weights: Weights | None = None

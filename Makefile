@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 7300
+BENCHMARKS = $(sort $(basename $(notdir $(shell grep -l __main__ benchmarks/*.py))))
 
 .PHONY: demo test lint types imports bench requirements clean
 .DEFAULT_GOAL := demo
@@ -27,7 +28,7 @@ imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
-	@test -n "$(NAME)" || { echo "make bench NAME=x, where x is one of: $(basename $(notdir $(wildcard benchmarks/*.py)))"; exit 2; }
+	@test -n "$(filter $(NAME),$(BENCHMARKS))" || { echo "make bench NAME=x, where x is one of: $(BENCHMARKS)"; exit 2; }
 	@$(BIN)/python benchmarks/$(NAME).py
 
 requirements: $(VENV)/.dev

@@ -19,120 +19,70 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from placement_cycles import cycles_of_complete_graph, rule_seconds
-from wharfinger.catalog.card import (
-    ByteSize,
-    LayerGeometry,
-    LayerKind,
-    ModelCard,
-    PlacementPreferences,
-    Weights,
-)
-from wharfinger.placement.previews import preview_answer
-from wharfinger.placement.types import (
-    DeviceFacts,
+from placement_cycles import cycles_of_complete_graph, rule_seconds  # noqa: E402
+from support.fleets import GIB, MIB, card, gpu_server, mac, mesh  # noqa: E402
+from wharfinger.catalog.card import ModelCard  # noqa: E402
+from wharfinger.placement.previews import preview_answer  # noqa: E402
+from wharfinger.placement.types import (  # noqa: E402
     FleetSnapshot,
     InstanceFacts,
-    LinkFacts,
-    MemoryKind,
     NodeFacts,
     PlanRequest,
     ReservationFacts,
 )
 
-GIB = 1024**3
-MIB = 1024**2
-_FULL = LayerGeometry(kind=LayerKind.FULL, kv_heads=8, key_dim=128, value_dim=128)
 
-
-def card(layer_mib: int, backends: tuple[str, ...]) -> ModelCard:
+def model(layer_mib: int, *backends: str) -> ModelCard:
     """A dense model of Qwen3-32B's shape (64 layers, 8 KV heads of 128) with layers of the given size."""
-    weights = Weights(
-        layer_bytes=(layer_mib * MIB,) * 64,
-        embedding_bytes=1484 * MIB,
-        output_bytes=1484 * MIB,
-    )
-    return ModelCard(
-        model_id="Qwen/Qwen3-32B",
-        storage_size=ByteSize(in_bytes=weights.total_bytes),
+    return card(
         n_layers=64,
+        layer_mib=layer_mib,
+        embedding_mib=1484,
+        output_mib=1484,
+        backends=backends,
+        context_length=40960,
+        model_id="Qwen/Qwen3-32B",
         hidden_size=5120,
-        supports_tensor=True,
-        num_key_value_heads=8,
         num_attention_heads=64,
-        head_dim=128,
         feed_forward_size=25600,
         vocab_size=151936,
-        context_length=40960,
-        layers=(_FULL,) * 64,
-        weights=weights,
-        placement=PlacementPreferences(compatible_backends=backends, backend_preference=backends),
     )
 
 
-def gpu_node(number: int, gpus: int) -> NodeFacts:
+def h100_server(number: int, gpus: int) -> NodeFacts:
     """A server with ``gpus`` H100, each with its own amount in use."""
-    return NodeFacts(
-        node_id=f"node-{number:04d}",
-        name=f"lab-{number}",
-        ram_total_bytes=512 * GIB,
+    return gpu_server(
+        f"node-{number:04d}",
+        [80] * gpus,
+        [(300 + (number * 37 + index * 101) % 1900) / 1024 for index in range(gpus)],
+        ram_gib=512,
         ram_available_bytes=(400 + number % 97) * GIB,
-        devices=tuple(
-            DeviceFacts(
-                index,
-                "NVIDIA H100 80GB HBM3",
-                "cuda",
-                MemoryKind.DISCRETE,
-                total_bytes=80 * GIB,
-                used_bytes=(300 + (number * 37 + index * 101) % 1900) * MIB,
-            )
-            for index in range(gpus)
-        ),
-        backends=frozenset({"vllm-cuda", "llama_cpp-cpu"}),
+        backends=("vllm-cuda", "llama_cpp-cpu"),
+        device_name="NVIDIA H100 80GB HBM3",
     )
 
 
-def mac_node(number: int) -> NodeFacts:
-    """An Apple machine with 32 to 128 GiB, each with its own amount free."""
-    ram = (32, 48, 64, 96, 128)[number % 5] * GIB
-    return NodeFacts(
-        node_id=f"mac-{number:02d}",
-        name=f"mac-{number}",
-        ram_total_bytes=ram,
-        ram_available_bytes=ram - (3000 + number * 131) * MIB,
-        devices=(DeviceFacts(0, "Apple M4 Max", "metal", MemoryKind.APPLE, total_bytes=ram),),
-        backends=frozenset({"mlx", "mlx-metal"}),
-    )
-
-
-def linked(nodes: int) -> FleetSnapshot:
-    """Macs, each linked with each."""
-    members = tuple(mac_node(number) for number in range(nodes))
-    links = tuple(
-        LinkFacts(left.node_id, right.node_id, "ethernet", f"10.0.0.{index + 1}")
-        for left in members
-        for index, right in enumerate(members)
-        if left is not right
-    )
-    return FleetSnapshot(members, links)
+def linked_macs(count: int) -> FleetSnapshot:
+    """Macs of 32 to 128 GiB, each with its own amount free and linked with each."""
+    nodes: list[NodeFacts] = []
+    for number in range(count):
+        ram_gib = (32, 48, 64, 96, 128)[number % 5]
+        free_bytes = ram_gib * GIB - (3000 + number * 131) * MIB
+        nodes.append(mac(f"mac-{number:02d}", ram_gib, ram_available_bytes=free_bytes))
+    return with_links(FleetSnapshot(tuple(nodes)))
 
 
 def with_links(fleet: FleetSnapshot) -> FleetSnapshot:
     """The fleet with every node linked with every other."""
-    links = tuple(
-        LinkFacts(left.node_id, right.node_id, "ethernet", f"10.{index // 250}.0.{index % 250 + 1}")
-        for left in fleet.nodes
-        for index, right in enumerate(fleet.nodes)
-        if left is not right
-    )
-    return replace(fleet, links=links)
+    return replace(fleet, links=mesh(*(node.node_id for node in fleet.nodes)))
 
 
 def servers(nodes: int, gpus: int = 8, instances: int = 0) -> FleetSnapshot:
     """GPU servers, with running instances of one GPU each spread over them."""
-    members = tuple(gpu_node(number, gpus) for number in range(nodes))
+    members = tuple(h100_server(number, gpus) for number in range(nodes))
     reservations: list[ReservationFacts] = []
     running: list[InstanceFacts] = []
     for number in range(instances):
@@ -165,8 +115,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repeats and no cycles beyond 8 nodes")
     quick = parser.parse_args().quick
     repeats = 5 if quick else 25
-    served = card(930, ("vllm-cuda", "llama_cpp-cpu"))
-    spread = card(930, ("mlx",))
+    served = model(930, "vllm-cuda", "llama_cpp-cpu")
+    spread = model(930, "mlx")
     request = PlanRequest()
     cases = (
         ("preview_1x8_ms", servers(1), served),
@@ -175,15 +125,15 @@ def main() -> None:
         ("preview_300x8_ms", servers(300), served),
         ("preview_1000_ms", servers(1000, gpus=1), served),
         ("preview_1000_busy_ms", servers(1000, gpus=1, instances=2000), served),
-        ("preview_12_linked_ms", linked(12), spread),
+        ("preview_12_linked_ms", linked_macs(12), spread),
         ("preview_300x8_linked_ms", with_links(servers(300)), served),
-        ("preview_12_linked_refused_ms", linked(12), card(9300, ("mlx",))),
-        ("preview_300x8_refused_ms", servers(300), card(9300, ("vllm-cuda", "llama_cpp-cpu"))),
+        ("preview_12_linked_refused_ms", linked_macs(12), model(9300, "mlx")),
+        ("preview_300x8_refused_ms", servers(300), model(9300, "vllm-cuda", "llama_cpp-cpu")),
     )
     result: dict[str, object] = {}
-    for name, fleet, model in cases:
-        rows = preview_answer(fleet, model, request).rows
-        median, least = timed_ms(lambda f=fleet, m=model: preview_answer(f, m, request), repeats)
+    for name, fleet, asked in cases:
+        rows = preview_answer(fleet, asked, request).rows
+        median, least = timed_ms(lambda f=fleet, m=asked: preview_answer(f, m, request), repeats)
         result[name], result[f"{name}_min"] = round(median, 3), round(least, 3)
         fitting = sum(row.plan is not None for row in rows)
         print(f"{name:30} {result[name]:>10} ms   {fitting} plans, {len(rows) - fitting} refusals")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from ipaddress import IPv4Address
 from itertools import permutations
 from typing import Any
 
@@ -166,14 +167,14 @@ def cpu_server(
 
 
 def mesh(*names: str, interface: str = "ethernet", rdma: bool = False) -> tuple[LinkFacts, ...]:
-    """Links from each to each. Node ``k`` (from 1) has the address 10.0.0.k."""
-    place = {name: index + 1 for index, name in enumerate(names)}
+    """Links from each to each. Node ``k`` (from 1) has the address 10.0.0.0 + k."""
+    address = {name: str(IPv4Address("10.0.0.0") + index) for index, name in enumerate(names, start=1)}
     return tuple(
         LinkFacts(
             left,
             right,
             interface,
-            f"10.0.0.{place[right]}",
+            address[right],
             rdma=rdma,
             rdma_interface=f"rdma_{left}_{right}" if rdma else None,
         )

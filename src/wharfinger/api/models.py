@@ -17,11 +17,14 @@ router = APIRouter(tags=["Models"])
 
 
 class AddFileBody(BaseModel):
-    """A model file on the control plane's machine."""
+    """A model on the control plane's machine."""
 
-    path: str = Field(description="Absolute path of a GGUF file on the machine the control plane runs on")
+    path: str = Field(
+        description="Absolute path of a GGUF file, or of a folder with safetensors and config.json, "
+        "on the control plane's machine"
+    )
     model_id: str | None = Field(
-        default=None, description="Name to serve it under; by default from its header"
+        default=None, description="Name to serve it under; by default the one in its header, or the folder's"
     )
 
 
@@ -49,13 +52,16 @@ async def show_model(control: Control, _: Viewer, model_id: str) -> dict[str, An
 
 @router.post("/api/v1/models", status_code=201)
 async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[str, Any]:
-    """Read a GGUF header on the control plane's machine and add its card to the catalog."""
+    """Read the headers of a model on the control plane's machine and add its card to the catalog."""
     path = Path(body.path)
     if not path.is_absolute():
         raise ApiError(400, "path_not_absolute", f"path {body.path!r} must be absolute", param="path")
     if path.suffix != ".gguf" and not path.is_dir():
         raise ApiError(
-            400, "invalid_model_file", f"{body.path!r} is neither a .gguf file nor a folder", param="path"
+            400,
+            "invalid_model_file",
+            f"{body.path!r} is neither a .gguf file nor a folder with safetensors and config.json",
+            param="path",
         )
     try:
         card = await control.catalog.add_file(path, body.model_id)

@@ -250,11 +250,16 @@ def models_show(model: str, output: Output = Format.HUMAN) -> None:
 
 @models_app.command("add")
 def models_add(
-    file: Annotated[Path, typer.Argument(help="A GGUF file on the control plane's machine")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A GGUF file, or a folder with safetensors and config.json, on the control plane's machine"
+        ),
+    ],
     model_id: Annotated[str | None, typer.Option("--id", help="Name to serve it under")] = None,
     output: Output = Format.HUMAN,
 ) -> None:
-    """Add a GGUF file to the catalog; its card is read from its header."""
+    """Add a model to the catalog; its card is read from the headers of its files."""
     from wharfinger.cli.models import add_model
 
     add_model(file, model_id, output)

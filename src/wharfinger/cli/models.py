@@ -19,7 +19,7 @@ def list_models(output: Format) -> None:
 
     def human(out: Console) -> None:
         if not document["data"]:
-            out.print("the catalog is empty; add a model with: wharf models add FILE.gguf")
+            out.print("the catalog is empty; add a model with: wharf models add FILE")
             return
         print_table(
             out,
@@ -61,7 +61,7 @@ def show_model(model_id: str, output: Format) -> None:
             )
         )
         out.print(f"  digest    {document['card_digest']}")
-        out.print(f"  file      {document['artifact_path'] or 'not on this machine'}")
+        out.print(f"  path      {document['artifact_path'] or 'not on this machine'}")
         out.print(
             f"  size      {size(card['storageSize']['inBytes'])}, {card['nLayers']} layers of {card['hiddenSize']}"
         )
@@ -75,7 +75,7 @@ def show_model(model_id: str, output: Format) -> None:
 
 
 def add_model(file: Path, model_id: str | None, output: Format) -> None:
-    """Add a GGUF file."""
+    """Add a GGUF file, or a folder with safetensors and ``config.json``."""
     document = Client().post("/api/v1/models", {"path": str(file.absolute()), "model_id": model_id})
 
     def human(out: Console) -> None:

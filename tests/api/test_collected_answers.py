@@ -71,12 +71,38 @@ def test_the_same_document(server: Server, engine: httpx.Client, path: str, body
 
 
 @pytest.mark.parametrize("body", [{"messages": "x"}, {"messages": MESSAGES, "top_logprobs": "many"}])
-def test_the_same_refusal(server: Server, engine: httpx.Client, body: dict[str, Any]) -> None:
+def test_the_same_refusal_in_openais_shape(
+    server: Server, engine: httpx.Client, body: dict[str, Any]
+) -> None:
     own = engine.post("/v1/chat/completions", json={**GREEDY, **body})
     with server.client() as http:
         ours = http.post("/v1/chat/completions", json={**GREEDY, **body})
     assert 400 <= own.status_code < 600
-    assert (ours.status_code, ours.json()) == (own.status_code, own.json())
+    said = own.json()["error"]
+    assert isinstance(said["code"], int)
+    assert ours.status_code == own.status_code
+    assert ours.json()["error"] == {
+        "message": said["message"],
+        "type": said["type"],
+        "param": None,
+        "code": "upstream_status",
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_longer_than_the_context(server: Server, engine: httpx.Client, stream: bool) -> None:
+    body = {**GREEDY, "prompt": "sea " * 2000, "stream": stream}
+    said = engine.post("/v1/completions", json=body).json()["error"]
+    assert said["type"] == "exceed_context_size_error"
+    with server.client() as http:
+        ours = http.post("/v1/completions", json=body)
+    assert ours.status_code == 400
+    assert ours.json()["error"] == {
+        "message": f"context_length_exceeded: {said['message']}",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "context_length_exceeded",
+    }
 
 
 def stable(response: httpx.Response) -> dict[str, Any]:

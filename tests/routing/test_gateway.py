@@ -258,13 +258,24 @@ async def test_request_id_and_trace_go_both_ways(serve: Serve, upstream: Upstrea
     assert refused.headers["x-request-id"] == "job-8"
 
 
-async def test_an_engines_own_error_passes_unchanged(serve: Serve, upstream: Upstream) -> None:
+async def test_an_engines_own_error_passes_with_a_code_that_is_text(serve: Serve, upstream: Upstream) -> None:
     upstream.behaviour = "error400"
     answer = await post(serve(target(upstream.url)).url, {"model": MODEL})
     assert answer.status_code == 400
-    assert answer.json() == {
-        "error": {"message": "too many tokens", "type": "BadRequestError", "param": None, "code": 400}
+    assert error(answer) == {
+        "message": "too many tokens",
+        "type": "BadRequestError",
+        "param": None,
+        "code": "upstream_status",
     }
+
+
+async def test_an_engines_headers_pass_with_its_error(serve: Serve, upstream: Upstream) -> None:
+    upstream.behaviour = "refusing"
+    answer = await post(serve(target(upstream.url)).url, {"model": MODEL})
+    assert answer.headers["x-engine-note"] == "kept"
+    assert answer.headers.get_list("content-type") == ["application/json"]
+    assert len(answer.headers.get_list("x-request-id")) == 1
 
 
 async def test_an_error_in_plain_text_becomes_an_openai_error(serve: Serve, upstream: Upstream) -> None:

@@ -239,6 +239,10 @@ class Connection(asyncio.Protocol):
         body = b'{"error":{"message":"too many tokens","type":"BadRequestError","param":null,"code":400}}'
         self.answer("400 Bad Request", body)
 
+    def refusing(self) -> None:
+        """400 with the answer's body."""
+        self.answer("400 Bad Request", self.upstream.answer_body, "x-engine-note: kept")
+
     def unauthorized(self) -> None:
         """401: the upstream does not accept the gateway's credential, and repeats it."""
         self.answer("401 Unauthorized", f"bad key {self.headers.get('authorization')}".encode())

@@ -7,7 +7,6 @@ import contextlib
 import time
 
 import aiohttp
-import orjson
 import structlog
 
 from wharfinger.routing import errors, sse
@@ -18,6 +17,7 @@ from wharfinger.routing.errors import GatewayError, UpstreamError
 from wharfinger.routing.exchange import Exchange, Limits
 from wharfinger.routing.headers import towards_client
 from wharfinger.routing.metrics import GatewayMetrics
+from wharfinger.routing.refused import CONTEXT_EXCEEDED, UPSTREAM_STATUS, from_body, from_event
 from wharfinger.routing.targets import RouteTable, Target
 from wharfinger.routing.upstream import CouldNotConnect, Disconnected, UpstreamClient, read_some
 from wharfinger.routing.watch import Cause, Watch
@@ -215,9 +215,12 @@ class Forwarder:
                 events, held = sse.split_events(held + chunk)
                 ended = collector.feed(events)
         except StreamFailed as error:
-            self._note(exchange, "upstream_status", str(error.status))
-            message = f"The endpoint of {exchange.model!r} broke its answer off: {error}"
-            raise GatewayError(error.status, "upstream_status", message, error_type=errors.UPSTREAM) from None
+            watch.stop()
+            exchange.failure = UPSTREAM_STATUS
+            if error.status >= 500:
+                self._note(exchange, UPSTREAM_STATUS, str(error.status))
+            headers = self._error_headers(exchange, response)
+            raise from_event(exchange.model or "", error.status, error.error, headers) from None
         except ValueError as error:
             raise Disconnected(f"an event that is no JSON: {type(error).__name__}") from None
         watch.stop()
@@ -230,7 +233,7 @@ class Forwarder:
         await _await_end_of_body(response)
 
     async def _relay_error(self, exchange: Exchange, response: aiohttp.ClientResponse, watch: Watch) -> None:
-        """Pass an error on in OpenAI's envelope: the endpoint's own when it sent one, otherwise one around its text."""
+        """Pass an error on in OpenAI's envelope, with the endpoint's own words in it."""
         watch.body_begins(self._limits.idle_timeout_s)
         body = b""
         while len(body) < ERROR_BYTES and (piece := await read_some(response)):
@@ -245,20 +248,13 @@ class Forwarder:
         if status < 400:
             message = f"The endpoint of {model!r} answered {status}; redirects are not followed."
             raise self._noted(exchange, UpstreamError(502, "upstream_redirect", message), status)
-        exchange.failure = "upstream_status"
+        exchange.failure = UPSTREAM_STATUS
         if status >= 500:
-            self._note(exchange, "upstream_status", str(status))
+            self._note(exchange, UPSTREAM_STATUS, str(status))
         key = exchange.target.api_key if exchange.target is not None else None
         if key:
             body = body.replace(key.encode(), b"[redacted]")
-        if _is_envelope(body):
-            await self._send_whole(exchange, response, body)
-            return
-        text = body[:500].decode("utf-8", "replace").strip()
-        message = f"The endpoint of {model!r} answered {status}" + (
-            f": {text}" if text else " without a reason."
-        )
-        raise GatewayError(status, "upstream_status", message, error_type=errors.UPSTREAM)
+        raise from_body(model or "", status, body, self._error_headers(exchange, response))
 
     async def _send_whole(self, exchange: Exchange, response: aiohttp.ClientResponse, body: bytes) -> None:
         exchange.status, exchange.response_started = response.status, True
@@ -273,6 +269,13 @@ class Forwarder:
     ) -> list[tuple[bytes, bytes]]:
         assert exchange.target is not None
         return towards_client(response.raw_headers, exchange.target, exchange.identity.request_id)
+
+    def _error_headers(
+        self, exchange: Exchange, response: aiohttp.ClientResponse
+    ) -> list[tuple[bytes, bytes]]:
+        """The endpoint's headers that hold for an answer written anew."""
+        anew = (b"x-request-id", b"content-type", b"content-encoding")
+        return [pair for pair in self._client_headers(exchange, response) if pair[0] not in anew]
 
     def _interrupted(self, exchange: Exchange, watch: Watch) -> UpstreamError | None:
         if watch.cause is Cause.CLIENT_GONE:
@@ -325,10 +328,10 @@ def check_request(route: str, peek: Peek, target: Target) -> None:
     asked, context = peek.max_tokens, target.context_tokens
     if task == "TextGeneration" and asked is not None and context is not None and asked >= context:
         message = (
-            f"context_length_exceeded: {peek.max_tokens_param} is {asked}, but the context of {peek.model!r} is "
+            f"{CONTEXT_EXCEEDED}: {peek.max_tokens_param} is {asked}, but the context of {peek.model!r} is "
             f"{context} tokens, prompt included."
         )
-        raise GatewayError(400, "context_length_exceeded", message, param=peek.max_tokens_param)
+        raise GatewayError(400, CONTEXT_EXCEEDED, message, param=peek.max_tokens_param)
 
 
 async def _rename(body: bytes, upstream_model: str) -> bytes:
@@ -344,11 +347,3 @@ async def _await_end_of_body(response: aiohttp.ClientResponse) -> None:
             async with asyncio.timeout(END_OF_BODY_S):
                 while await read_some(response):
                     pass
-
-
-def _is_envelope(body: bytes) -> bool:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(document, dict) and isinstance(document.get("error"), dict)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from operations.memory_store import Record
 from wharfinger.operations.model import Lease, Operation, OperationState
-from wharfinger.operations.transitions import TRANSITIONS
+from wharfinger.operations.moves import TRANSITIONS
 
 State = OperationState
 

@@ -15,8 +15,9 @@ from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import Lease, NewOperation, Operation, OperationState, OperationStep, Waiting
+from wharfinger.operations.moves import InvalidTransition
 from wharfinger.operations.port import ClaimRequest
-from wharfinger.operations.transitions import Heartbeat, InvalidTransition
+from wharfinger.operations.transitions import Heartbeat
 from wharfinger.operations.worker import Worker
 from wharfinger.store.errors import StoreUnavailable
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy import delete, select, text, update
+from sqlalchemy import select, text, update
 
 from operations.polling import until
 from support.postgres import fresh_database_url
@@ -97,11 +97,7 @@ async def test_a_fenced_write_waits_for_the_row_and_then_looks_again(postgres: D
     async with postgres.begin() as connection:
         await connection.execute(taken.values(lease_owner="w2", lease_generation=2))
         writing = asyncio.create_task(store.apply(lease, Checkpoint("late", "succeeded", None, 50, "")))
-        waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        for _ in range(200):
-            if await _scalar(postgres, waits):
-                break
-            await asyncio.sleep(0.02)
+        await somebody_waits_for_a_lock(postgres)
         assert not writing.done()
     with pytest.raises(LeaseLost):
         await writing
@@ -109,9 +105,33 @@ async def test_a_fenced_write_waits_for_the_row_and_then_looks_again(postgres: D
     assert (await store.get(lease.operation_id)).progress == 0
 
 
-async def _scalar(database: Database, query: object) -> object:
-    async with database.read() as connection:
-        return (await connection.execute(query)).scalar_one()  # type: ignore[call-overload]
+async def test_a_cancel_waits_for_the_row_and_then_reads_it(postgres: Database) -> None:
+    """Without the lock it would read the row as it was, and write that back over what the holder has just committed."""
+    store = OperationStore(postgres)
+    lease = await started(store)
+    writes = update(operations).where(operations.c.operation_id == lease.operation_id)
+    async with postgres.begin() as connection:
+        await connection.execute(writes.values(progress=60, lease_generation=5))
+        cancelling = asyncio.create_task(store.request_cancel(lease.operation_id))
+        await somebody_waits_for_a_lock(postgres)
+        assert not cancelling.done()
+    await cancelling
+    cancelled = await store.get(lease.operation_id)
+    assert (cancelled.progress, cancelled.lease_generation, cancelled.state) == (60, 5, State.CANCELLING)
+
+
+async def somebody_waits_for_a_lock(database: Database) -> None:
+    """Return once a session does; a minute later none will."""
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with asyncio.timeout(60):
+        while True:
+            async with database.read() as connection:
+                if (await connection.execute(waiting)).scalar_one():
+                    return
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("values", [{"state": "of_the_future"}, {"state": "failed"}])
@@ -144,17 +164,37 @@ async def test_what_a_living_instance_names_is_not_pruned(database: Database) ->
     lease = await started(store)
     await store.apply(lease, Succeed(None))
     at = datetime.now(UTC)
-    row: dict[str, object] = dict.fromkeys(("instance_id", "model_id", "card_digest"), "a")
-    row |= {name: {} for name in ("card", "request", "plan")}
-    row |= {"status": "ready", "operation_id": lease.operation_id, "created_at": at, "updated_at": at}
     async with database.begin() as connection:
-        await connection.execute(instances.insert().values(row))
+        await connection.execute(instances.insert().values(instance_row(at, lease.operation_id)))
     assert await store.prune(-60) == 0
     async with database.begin() as connection:
         await connection.execute(update(instances).values(deleted_at=at))
     assert await store.prune(-60) == 1
+
+
+async def test_what_made_a_living_instance_under_a_key_is_not_pruned(database: Database) -> None:
+    """A repeated request finds it, also when the instance names a later launch. What had no key nobody looks for."""
+    store = OperationStore(database)
+    for key in (None, "key"):
+        await store.submit(NewOperation("k", "instance", "a", idempotency_key=key))
+        [operation] = await store.claim(offer("w1"))
+        assert operation.lease is not None
+        await store.apply(operation.lease, Start())
+        await store.apply(operation.lease, Succeed(None))
+    at = datetime.now(UTC)
     async with database.begin() as connection:
-        await connection.execute(delete(instances))
+        await connection.execute(instances.insert().values(instance_row(at, "op_later")))
+    assert await store.prune(-60) == 1
+    assert (await store.submit(NewOperation("k", "instance", "a", idempotency_key="key")))[1] is False
+    async with database.begin() as connection:
+        await connection.execute(update(instances).values(deleted_at=at))
+    assert await store.prune(-60) == 1
+
+
+def instance_row(at: datetime, operation_id: str) -> dict[str, object]:
+    row: dict[str, object] = dict.fromkeys(("instance_id", "model_id", "card_digest"), "a")
+    row |= {name: {} for name in ("card", "request", "plan")}
+    return row | {"status": "ready", "operation_id": operation_id, "created_at": at, "updated_at": at}
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -180,6 +220,8 @@ async def test_the_clock_of_a_process_does_not_matter(
     held: Operation = await store.get(lease.operation_id)
     assert held.lease_expires_at is not None
     assert 25 < (held.lease_expires_at - datetime.now(UTC)).total_seconds() < 31
+    made_ms = int(held.operation_id.removeprefix("op_")[:12], 16)  # lists are in the order of the ids
+    assert made_ms == int(held.created_at.timestamp() * 1000)
     assert await store.reap() == 0
     assert await store.claim(offer("w2")) == []
     await store.apply(lease, Checkpoint("one", "succeeded", None, 10, ""))

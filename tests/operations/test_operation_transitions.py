@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from wharfinger.operations.changes import Change, Rule
 from wharfinger.operations.model import NewOperation, Operation, OperationState, OperationStep
+from wharfinger.operations.moves import TRANSITIONS, InvalidTransition
 from wharfinger.operations.transitions import (
-    TRANSITIONS,
+    Abandon,
     Checkpoint,
     Claim,
     Expire,
     Fail,
     FinishCleanup,
     Heartbeat,
-    InvalidTransition,
     PersistIdentity,
     Release,
     RequestCancel,
@@ -347,6 +347,7 @@ STARTS: dict[str, tuple[Rule, set[State]]] = {
     ),  # and running, while cleaning up
     "finish cleanup": (FinishCleanup(), {State.CANCELLING}),  # and running, while cleaning up
     "request cancel": (RequestCancel(), set(State)),
+    "abandon": (Abandon(), set(State)),
 }
 
 

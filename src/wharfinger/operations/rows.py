@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import time
 from datetime import datetime
 from typing import Any
 
@@ -16,8 +15,9 @@ from wharfinger.operations.changes import EventDraft
 from wharfinger.operations.model import NewOperation, Operation, OperationEvent, OperationState, OperationStep
 from wharfinger.store.tables import operation_events, operation_steps, operations
 
-MUTABLE_COLUMNS = tuple(operations.columns.keys())[tuple(operations.columns.keys()).index("created_at") + 1 :]
-"""The columns after ``created_at``; those before never change (see the table)."""
+_COLUMNS = tuple(operations.columns.keys())
+MUTABLE_COLUMNS = ("affinity", *_COLUMNS[_COLUMNS.index("created_at") + 1 :])
+"""The affinity and the columns after ``created_at``; the others never change (see the table)."""
 
 UPDATE_OPERATION = (
     update(operations)
@@ -81,9 +81,9 @@ def insert_operation(is_sqlite: bool) -> Any:
     return insert.on_conflict_do_nothing().returning(operations.c.operation_id)
 
 
-def new_operation_id() -> str:
-    """An id that sorts by the time it was made: 12 hex digits of milliseconds, 20 of chance."""
-    return f"op_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+def new_operation_id(now: datetime) -> str:
+    """An id that sorts by ``now``, the database's time: 12 hex digits of milliseconds, 20 of chance."""
+    return f"op_{int(now.timestamp() * 1000):012x}{secrets.token_hex(10)}"
 
 
 def request_hash(new: NewOperation) -> str:
@@ -101,6 +101,7 @@ def operation_values(operation: Operation) -> dict[str, Any]:
     """The mutable columns of ``operation``."""
     leased = operation.lease_owner is not None
     return {
+        "affinity": operation.affinity,
         "state": operation.state.value,
         "result": operation.result,
         "progress": operation.progress,
@@ -135,7 +136,6 @@ def new_operation_values(operation: Operation, body_hash: str) -> dict[str, Any]
         "request": operation.request,
         "request_hash": body_hash,
         "idempotency_key": operation.idempotency_key,
-        "affinity": operation.affinity,
         "max_attempts": operation.max_attempts,
         "wait_deadline_s": operation.wait_deadline_s,
         "cleanup_if_unstarted": operation.cleanup_if_unstarted,

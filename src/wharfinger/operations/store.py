@@ -7,15 +7,13 @@ writes what the rule says: row, step and events together or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-import structlog
-from sqlalchemy import Connection, Select, and_, bindparam, delete, exists, or_, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.operations import rows
@@ -33,17 +31,13 @@ from wharfinger.operations.model import (
 )
 from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.signals import WORK, Signals, cancel_of, events_of
-from wharfinger.operations.transitions import Claim, Expire, InvalidTransition, RequestCancel, submitted
+from wharfinger.operations.taking import Taker
+from wharfinger.operations.transitions import Abandon, Claim, Expire, RequestCancel, submitted
 from wharfinger.store.database import Database
-from wharfinger.store.errors import unavailable
 from wharfinger.store.tables import instances, operation_steps, operations
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-_Work = Callable[[Connection, Operation, datetime], Operation]
 _MAX_PAGE = 1000
 _SUBMIT_TRIES = 20
-_MAX_BROKEN = 1000
-"""So many rows that cannot be read are passed over at a time."""
 _columns = operations.c
 
 
@@ -86,7 +80,7 @@ class OperationStore:
             else {step: rows.update_in_one_statement(step) for step in (False, True)}
         )
         self._insert_operation = rows.insert_operation(database.is_sqlite)
-        self._broken: set[str] = set()  # ids whose trouble has been logged
+        self._taker = Taker(database, self._by_id)
 
     async def submit(
         self, new: NewOperation, connection: AsyncConnection | None = None
@@ -178,13 +172,28 @@ class OperationStore:
         self.announce()
         return operation
 
+    async def abandon(
+        self, resource_type: str, resource_name: str, connection: AsyncConnection
+    ) -> Operation | None:
+        """Cancel the resource's unresolved operation whose machine will not come back; any worker may clean it up.
+
+        Args:
+            resource_type: of the resource.
+            resource_name: of the resource.
+            connection: the transaction of ``Database.begin()`` that gives the resource up; :meth:`announce` after it.
+
+        Returns:
+            The operation as it then is; None when nothing is unresolved.
+        """
+        return await connection.run_sync(self._abandon, f"{resource_type}/{resource_name}")
+
     async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
         """Lease up to ``request.limit`` due operations; rows that another worker is taking are passed over."""
         affinity = or_(_columns.affinity.is_(None), _columns.affinity.in_(list(request.affinities)))
         due = self._skip_locked.where(
             _columns.due_at <= self.database.now(), _columns.kind.in_(list(request.kinds)), affinity
         ).order_by(_columns.due_at, _columns.operation_id)
-        claimed = await self._take(due, request.limit, partial(self._claim_one, request=request))
+        claimed = await self._taker.take(due, request.limit, partial(self._claim_one, request=request))
         for operation in claimed:
             self._committed(operation.operation_id)
         return claimed
@@ -233,10 +242,16 @@ class OperationStore:
     async def prune(self, retention_s: float, limit: int = 1000) -> int:
         """Delete up to ``limit`` operations, steps and events that finished over ``retention_s`` seconds ago.
 
-        An operation that a living instance names is kept for as long as the instance lives.
+        An operation that a living instance names, or that made it under an idempotency key, is kept for as long as
+        the instance lives.
         """
+        made = and_(
+            _columns.resource_type == "instance",
+            _columns.resource_name == instances.c.instance_id,
+            _columns.idempotency_key.is_not(None),
+        )
         named = exists().where(
-            instances.c.operation_id == _columns.operation_id, instances.c.deleted_at.is_(None)
+            or_(instances.c.operation_id == _columns.operation_id, made), instances.c.deleted_at.is_(None)
         )
 
         def work(connection: Connection) -> int:
@@ -255,7 +270,7 @@ class OperationStore:
     def _submit(self, connection: Connection, new: NewOperation) -> tuple[Operation, bool]:
         body_hash = rows.request_hash(new)
         now: datetime = connection.execute(self._now).scalar_one()
-        change = submitted(new, rows.new_operation_id(), now)
+        change = submitted(new, rows.new_operation_id(now), now)
         operation = _numbered(change)
         for _ in range(_SUBMIT_TRIES):
             values = rows.new_operation_values(operation, body_hash)
@@ -309,8 +324,17 @@ class OperationStore:
         row = connection.execute(self._by_id.with_for_update(), {"key": operation_id}).first()
         if row is None:
             raise UnknownOperation(operation_id)
+        return self._unfenced(connection, row, RequestCancel())
+
+    def _abandon(self, connection: Connection, resource: str) -> Operation | None:
+        query = select(operations, self.database.now().label("now")).with_for_update()
+        row = connection.execute(query.where(_columns.unresolved_resource == resource)).first()
+        return None if row is None else self._unfenced(connection, row, Abandon())
+
+    def _unfenced(self, connection: Connection, row: Row[Any], rule: Rule) -> Operation:
+        """What anybody may do to the locked ``row``, whoever holds the lease."""
         before = rows.read_operation(row)
-        return self._write(connection, before, RequestCancel().change(before, row.now), row.now).operation
+        return self._write(connection, before, rule.change(before, row.now, None), row.now).operation
 
     def _claim_one(
         self, connection: Connection, operation: Operation, now: datetime, request: ClaimRequest
@@ -338,7 +362,7 @@ class OperationStore:
         return None if row is None else rows.read_step(row)
 
     async def _expire(self, query: Select[Any], limit: int) -> int:
-        expired = await self._take(query, limit, self._expire_one)
+        expired = await self._taker.take(query, limit, self._expire_one)
         for operation in expired:
             self._committed(operation.operation_id)
         if expired:
@@ -347,41 +371,6 @@ class OperationStore:
 
     def _expire_one(self, connection: Connection, before: Operation, now: datetime) -> Operation:
         return self._write(connection, before, Expire().change(before, now), now).operation
-
-    async def _take(self, query: Select[Any], limit: int, work: _Work) -> Sequence[Operation]:
-        """Do ``work`` to up to ``limit`` rows of ``query`` in one transaction.
-
-        A row that cannot be read or changed (written by hand, or by another release) must not keep the others
-        waiting: then they are taken one by one, and that one is logged and passed over.
-        """
-        try:
-            return await self.database.run(partial(self._take_all, query=query.limit(limit), work=work))
-        except (ValueError, LookupError, TypeError, InvalidTransition, DBAPIError):
-            ids = query.with_only_columns(_columns.operation_id).limit(limit + _MAX_BROKEN)
-            return await self.database.run(partial(self._take_sound, ids=ids, limit=limit, work=work))
-
-    def _take_all(self, connection: Connection, query: Select[Any], work: _Work) -> Sequence[Operation]:
-        found = connection.execute(query).all()
-        return [work(connection, rows.read_operation(row), row.now) for row in found]
-
-    def _take_sound(
-        self, connection: Connection, ids: Select[Any], limit: int, work: _Work
-    ) -> Sequence[Operation]:
-        taken: list[Operation] = []
-        for operation_id in connection.execute(ids).scalars().all():
-            if len(taken) == limit:
-                break
-            try:
-                with connection.begin_nested():
-                    row = connection.execute(self._by_id, {"key": operation_id}).one()
-                    taken.append(work(connection, rows.read_operation(row), row.now))
-            except (ValueError, LookupError, TypeError, InvalidTransition, DBAPIError) as error:
-                if isinstance(error, DBAPIError) and unavailable(error, self.database.engine.url) is not None:
-                    raise
-                if operation_id not in self._broken:
-                    self._broken.add(operation_id)
-                    _log.error("operation_passed_over", operation_id=operation_id, exc_info=error)
-        return taken
 
     def _write(
         self,

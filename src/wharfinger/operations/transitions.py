@@ -9,34 +9,25 @@ to. A cancel shows as state ``cancelling``; the cleanup after a failure goes on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from wharfinger.operations.changes import Change, EventDraft
 from wharfinger.operations.model import NewOperation, Operation, OperationState, OperationStep
+from wharfinger.operations.moves import (
+    HELD,
+    InvalidTransition,
+    ended,
+    failing,
+    moved,
+    require,
+    require_cleaning,
+    require_held,
+    unleased,
+)
 
 State = OperationState
-
-TRANSITIONS: Mapping[State, frozenset[State]] = {
-    State.PENDING: frozenset({State.LEASED, State.CANCELLING, State.CANCELLED}),
-    State.LEASED: frozenset({State.RUNNING, State.WAITING, State.CANCELLING}),
-    State.RUNNING: frozenset({State.WAITING, State.CANCELLING, State.FAILED, State.SUCCEEDED}),
-    State.WAITING: frozenset({State.LEASED, State.CANCELLING}),
-    State.CANCELLING: frozenset({State.CANCELLED}),
-    State.CANCELLED: frozenset(),
-    State.FAILED: frozenset(),
-    State.SUCCEEDED: frozenset(),
-}
-"""Which state may follow which; staying in a state is always allowed unless it is terminal."""
-
-HELD = frozenset({State.LEASED, State.RUNNING, State.CANCELLING})
-"""States in which an operation can be under a lease."""
-
-
-class InvalidTransition(Exception):
-    """A rule was applied to an operation in a state it does not start from: a programming error."""
 
 
 class _Stepless:
@@ -95,12 +86,12 @@ class Claim(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """A wait that ends here is added to ``waited_s``; cleanup does not count as an attempt."""
-        _require(operation, self, State.PENDING, State.WAITING, State.CANCELLING)
+        require(operation, self, State.PENDING, State.WAITING, State.CANCELLING)
         if operation.lease_owner is not None:
             raise InvalidTransition(f"{operation.operation_id} is held by {operation.lease_owner}")
         since = operation.waiting_since
         cleaning = operation.cleaning_for is not None
-        after = _moved(
+        after = moved(
             operation,
             now,
             state=operation.state if operation.state is State.CANCELLING else State.LEASED,
@@ -127,18 +118,18 @@ class Expire(_Stepless):
 
         One that was claimed and never started (the claim's answer was lost, say) is given back.
         """
-        _require_held(operation, self, *HELD)
+        require_held(operation, self, *HELD)
         event = EventDraft(
             "lease_expired", f"worker {operation.lease_owner} stopped renewing its lease", "warning"
         )
-        after = _unleased(operation, now, 0.0, "worker_lost")
+        after = unleased(operation, now, 0.0, "worker_lost")
         if operation.cleaning_for is None and operation.state is State.LEASED:
             return Change(replace(after, attempt=max(0, operation.attempt - 1)), (event,))
         if operation.cleaning_for is None and operation.attempt >= operation.max_attempts:
             error = (after.error_code, after.error_message, after.error_retryable)
             if after.error_code is None:
                 error = ("worker_lost", "the worker that ran the last attempt stopped without a word", True)
-            return Change(_failing(after, now, *error), (event, _exhausted(operation)))
+            return Change(failing(after, now, *error), (event, _exhausted(operation)))
         return Change(after, (event,))
 
 
@@ -148,9 +139,9 @@ class Release(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """Another worker, or the next start, may claim it at once."""
-        _require_held(operation, self, *HELD)
+        require_held(operation, self, *HELD)
         attempt = operation.attempt if operation.cleaning_for else max(0, operation.attempt - 1)
-        after = replace(_unleased(operation, now, 0.0, "worker_stopped"), attempt=attempt)
+        after = replace(unleased(operation, now, 0.0, "worker_stopped"), attempt=attempt)
         return Change(after, (EventDraft("released", f"worker {operation.lease_owner} stopped"),))
 
 
@@ -164,11 +155,11 @@ class Start(_Stepless):
         A start whose answer was lost is asked for again and finds ``running``: the fence has proved that it is the
         same holder, so nothing changes.
         """
-        _require_held(operation, self, State.LEASED, State.RUNNING, State.CANCELLING)
+        require_held(operation, self, State.LEASED, State.RUNNING, State.CANCELLING)
         if operation.state is State.RUNNING:
             return Change(operation)
         cancelling = operation.state is State.CANCELLING
-        return Change(_moved(operation, now, state=State.CANCELLING if cancelling else State.RUNNING))
+        return Change(moved(operation, now, state=State.CANCELLING if cancelling else State.RUNNING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +170,7 @@ class Heartbeat(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """Extend the lease."""
-        _require_held(operation, self, *HELD)
+        require_held(operation, self, *HELD)
         return Change(replace(operation, lease_expires_at=now + timedelta(seconds=self.lease_s)))
 
 
@@ -199,13 +190,13 @@ class Checkpoint:
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None) -> Change:
         """Progress is a high-water mark and stays below 100 until the operation has succeeded."""
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
         progress = max(operation.progress, min(self.progress or 0, 99))
         step = OperationStep(self.step, self.status, self.payload, operation.attempt, now, self.message)
         if stored is not None and progress == operation.progress and _same_step(stored, step):
             return Change(operation, step=stored)
         event = EventDraft(f"step.{self.status}", self.message or self.step, payload={"step": self.step})
-        return Change(_moved(operation, now, progress=progress, message=self.message), (event,), step)
+        return Change(moved(operation, now, progress=progress, message=self.message), (event,), step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +216,12 @@ class PersistIdentity:
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None) -> Change:
         """The stored identity is the payload of the returned step."""
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
         if stored is not None and stored.payload is not None:
             return Change(operation, step=stored)
         step = OperationStep(self.step, "succeeded", self.identity, operation.attempt, now)
         event = EventDraft("identity", f"identity of {self.name} settled", payload={"step": self.step})
-        return Change(_moved(operation, now), (event,), step)
+        return Change(moved(operation, now), (event,), step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +238,7 @@ class Wait(_Stepless):
         The deadline is looked at here and not when a wait ends, so that after an outage of ours the handler sees
         once more whether what it waits for has come.
         """
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
         left_s = None if operation.wait_deadline_s is None else operation.wait_deadline_s - operation.waited_s
@@ -256,7 +247,7 @@ class Wait(_Stepless):
             return Fail("wait_deadline_exceeded", message, retryable=False).change(operation, now)
         delay_s = self.retry_after_s if left_s is None else min(self.retry_after_s, left_s)
         after = replace(
-            _unleased(operation, now, delay_s, self.reason),
+            unleased(operation, now, delay_s, self.reason),
             message=self.message,
             waiting_since=now,
             attempt=max(0, operation.attempt - 1),
@@ -276,16 +267,16 @@ class Retry(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """After the last attempt the cleanup follows, and this error is the one that is kept."""
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
         error = {"error_code": self.code, "error_message": self.message, "error_retryable": True}
         payload = {"code": self.code, "attempt": operation.attempt}
         event = EventDraft("attempt_failed", self.message, "warning", payload)
         if operation.attempt >= operation.max_attempts:
-            after = _failing(operation, now, self.code, self.message, True)
+            after = failing(operation, now, self.code, self.message, True)
             return Change(after, (event, _exhausted(operation)))
-        return Change(replace(_unleased(operation, now, self.delay_s, "retry"), **error), (event,))
+        return Change(replace(unleased(operation, now, self.delay_s, "retry"), **error), (event,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +289,11 @@ class Fail(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """``cleaning_for`` becomes ``failed``."""
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
         event = EventDraft("failing", self.message, "error", {"code": self.code})
-        return Change(_failing(operation, now, self.code, self.message, self.retryable), (event,))
+        return Change(failing(operation, now, self.code, self.message, self.retryable), (event,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,10 +304,10 @@ class Succeed(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """Errors of earlier attempts stay in the event log only."""
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
         if operation.cleaning_for is not None:
             return Change(operation)
-        after = _ended(
+        after = ended(
             operation,
             now,
             State.SUCCEEDED,
@@ -340,10 +331,10 @@ class RetryCleanup(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """An unchanged message writes no event again."""
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
-        _require_cleaning(operation, self)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
+        require_cleaning(operation, self)
         after = replace(
-            _unleased(operation, now, self.delay_s, "cleanup_retry" if self.failed else "cleanup"),
+            unleased(operation, now, self.delay_s, "cleanup_retry" if self.failed else "cleanup"),
             message=self.message,
             cleanup_failures=operation.cleanup_failures + self.failed,
         )
@@ -361,11 +352,11 @@ class FinishCleanup(_Stepless):
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
         """The error that led here is kept."""
-        _require_held(operation, self, State.RUNNING, State.CANCELLING)
-        end = _require_cleaning(operation, self)
+        require_held(operation, self, State.RUNNING, State.CANCELLING)
+        end = require_cleaning(operation, self)
         text = operation.error_message if end is State.FAILED and operation.error_message else "cleaned up"
         level = "error" if end is State.FAILED else "info"
-        return Change(_ended(operation, now, end), (EventDraft(end.value, text, level),))
+        return Change(ended(operation, now, end), (EventDraft(end.value, text, level),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,12 +369,12 @@ class RequestCancel(_Stepless):
             return Change(operation)
         event = EventDraft("cancel_requested", "cancel requested")
         if operation.cleaning_for is not None:
-            return Change(_moved(operation, now, cancel_requested=True), (event,))
+            return Change(moved(operation, now, cancel_requested=True), (event,))
         if operation.state is State.PENDING and not operation.cleanup_if_unstarted:
-            after = _ended(operation, now, State.CANCELLED, cancel_requested=True)
+            after = ended(operation, now, State.CANCELLED, cancel_requested=True)
             return Change(after, (event, EventDraft("cancelled", "cancelled before it started")))
         held = operation.lease_owner is not None
-        after = _moved(
+        after = moved(
             operation,
             now,
             state=State.CANCELLING,
@@ -395,75 +386,18 @@ class RequestCancel(_Stepless):
         return Change(after, (event,))
 
 
-def _require(operation: Operation, rule: object, *states: State) -> None:
-    if operation.state not in states:
-        raise InvalidTransition(
-            f"{type(rule).__name__} does not apply to {operation.operation_id} in state {operation.state}"
-        )
+@dataclass(frozen=True, slots=True)
+class Abandon(_Stepless):
+    """The machine that the work is bound to will not come back: cancel, and let any worker run the cleanup."""
 
-
-def _require_held(operation: Operation, rule: object, *states: State) -> None:
-    _require(operation, rule, *states)
-    if operation.lease_owner is None:
-        raise InvalidTransition(
-            f"{type(rule).__name__} needs a holder, and nobody holds {operation.operation_id}"
-        )
-
-
-def _require_cleaning(operation: Operation, rule: object) -> State:
-    if operation.cleaning_for is None:
-        raise InvalidTransition(
-            f"{type(rule).__name__} applies to cleanup, which {operation.operation_id} is not in"
-        )
-    return operation.cleaning_for
-
-
-def _moved(operation: Operation, now: datetime, **changes: Any) -> Operation:
-    after = replace(operation, updated_at=now, **changes)
-    if after.state is not operation.state and after.state not in TRANSITIONS[operation.state]:
-        raise InvalidTransition(f"{operation.operation_id}: {operation.state} cannot become {after.state}")
-    return after
-
-
-def _unleased(operation: Operation, now: datetime, delay_s: float, reason: str) -> Operation:
-    return _moved(
-        operation,
-        now,
-        state=State.CANCELLING if operation.state is State.CANCELLING else State.WAITING,
-        waiting_reason=reason,
-        waiting_since=None,
-        lease_owner=None,
-        lease_expires_at=None,
-        next_attempt_at=now + timedelta(seconds=delay_s),
-    )
-
-
-def _failing(
-    operation: Operation, now: datetime, code: str | None, message: str | None, retryable: bool | None
-) -> Operation:
-    return _moved(
-        operation,
-        now,
-        cleaning_for=State.FAILED,
-        error_code=code,
-        error_message=message,
-        error_retryable=retryable,
-    )
-
-
-def _ended(operation: Operation, now: datetime, end: State, **changes: Any) -> Operation:
-    return _moved(
-        operation,
-        now,
-        state=end,
-        completed_at=now,
-        waiting_reason=None,
-        waiting_since=None,
-        lease_owner=None,
-        lease_expires_at=None,
-        next_attempt_at=None,
-        **changes,
-    )
+    def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
+        """Needs no lease. A holder that lives after all keeps it, and sees the cancel."""
+        if operation.state.terminal or operation.affinity is None:
+            return RequestCancel().change(operation, now)
+        event = EventDraft("abandoned", f"no longer bound to {operation.affinity}", "warning")
+        cancelled = RequestCancel().change(operation, now)
+        after = moved(cancelled.operation, now, affinity=None)
+        return Change(after, (event, *cancelled.events))
 
 
 def _exhausted(operation: Operation) -> EventDraft:

@@ -30,14 +30,6 @@ metadata = MetaData(
     }
 )
 
-installation = Table(
-    "installation",
-    metadata,
-    Column("key", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
-)
-"""Facts of this installation: its id, when it was made."""
-
 api_keys = Table(
     "api_keys",
     metadata,
@@ -48,6 +40,14 @@ api_keys = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("revoked_at", UtcDateTime),
 )
+
+revoked_sessions = Table(
+    "revoked_sessions",
+    metadata,
+    Column("session_id", String(32), primary_key=True),
+    Column("expires_at", UtcDateTime, nullable=False),
+)
+"""Dashboard sessions that were signed out of, until they would have expired anyway."""
 
 nodes = Table(
     "nodes",
@@ -180,7 +180,8 @@ operations = Table(
 )
 """Durable work. ``due_at`` is when a worker may claim the row: the start of the next attempt while nobody holds it,
 the end of the lease while somebody does, NULL when it is finished. ``unresolved_resource`` is ``TYPE/NAME`` until then,
-so its uniqueness allows one unresolved operation per resource. The columns up to ``created_at`` never change."""
+so its uniqueness allows one unresolved operation per resource. The columns up to ``created_at`` never change, but for
+``affinity``, which becomes NULL when the machine it names is given up."""
 
 operation_steps = Table(
     "operation_steps",

@@ -62,6 +62,22 @@ def test_a_preview_can_be_launched_as_it_is(
     server.wait_status("mine-1", "deleted")
 
 
+def test_rows_of_two_previews_are_ready_to_be_sent(client: httpx.Client, server: Server) -> None:
+    params = {"model_id": DEMO_MODEL_ID, "context_tokens": 512}
+    instances = [
+        client.get("/instance/previews", params=params).json()["previews"][0]["instance"] for _ in range(2)
+    ]
+    ids = [body(instance)["instanceId"] for instance in instances]
+    assert ids[0] != ids[1]
+    for instance, instance_id in zip(instances, ids, strict=True):
+        response = client.post("/instance", json={"instance": instance})
+        assert response.status_code == 200, response.text
+        assert response.json()["instance_id"] == instance_id
+    for instance_id in ids:
+        client.delete(f"/instance/{instance_id}")
+        server.wait_status(instance_id, "deleted")
+
+
 def test_forged_card_is_refused_with_the_contracts_header(
     client: httpx.Client, placement: dict[str, Any]
 ) -> None:

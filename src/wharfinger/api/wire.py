@@ -18,10 +18,10 @@ from wharfinger.placement.types import (
     RankPlan,
     Sharding,
 )
+from wharfinger.workflows.admission import new_instance_id
 from wharfinger.workflows.control import InstanceView
 from wharfinger.workflows.instances import InstanceFailure
 
-PREVIEW_INSTANCE_ID = "preview"
 INSTANCE_TAGS = {
     InstanceMeta.RING: "MlxRingInstance",
     InstanceMeta.JACCL: "MlxJacclInstance",
@@ -97,13 +97,16 @@ def _shard(rank: RankPlan, plan: Plan, card: ModelCard, card_wire: dict[str, Any
 
 
 def preview_wire(row: PreviewRow, card: ModelCard, excluded: list[str]) -> dict[str, Any]:
-    """One preview row. ``plan`` and ``refusal`` carry our explanation beside the contract's fields."""
+    """One preview row, its instance under an id of its own, so that it can be sent to ``POST /instance`` as it is.
+
+    ``plan`` and ``refusal`` carry our explanation beside the contract's fields.
+    """
     plan, refusal = row.plan, row.refusal
     return {
         "model_id": card.model_id,
         "sharding": row.sharding.value,
         "instance_meta": row.meta.value,
-        "instance": None if plan is None else instance_wire(PREVIEW_INSTANCE_ID, card, plan, excluded),
+        "instance": None if plan is None else instance_wire(new_instance_id(), card, plan, excluded),
         "memory_delta_by_node": None if plan is None else plan.memory_by_node,
         "error": None if refusal is None else refusal.message,
         "error_code": None if refusal is None else refusal.category,

@@ -166,8 +166,13 @@ class Admission:
             await connection.execute(select(func.pg_advisory_xact_lock(ADMISSION_LOCK)))
 
 
+def new_instance_id() -> str:
+    """An id that no instance has had before."""
+    return f"inst_{secrets.token_hex(8)}"
+
+
 def _instance_id(idempotency_key: str | None) -> str:
     """A new instance id; the same for the same key, so that a repeated request names the same instance."""
     if idempotency_key is None:
-        return f"inst_{secrets.token_hex(8)}"
+        return new_instance_id()
     return f"inst_{hashlib.sha256(idempotency_key.encode()).hexdigest()[:16]}"

@@ -55,3 +55,14 @@ def test_an_exact_vllm_set_uses_as_many_devices_on_each_node() -> None:
     assert checked is not None
     used = [[c.device_index for c in rank.charges if c.device_index is not None] for rank in checked.ranks]
     assert used == [[0, 1], [0, 1]]
+
+
+def test_kv_heads_are_repeated_inside_nodes_of_a_pipeline() -> None:
+    """2 KV heads over 4 cards of each of two nodes: what one node may do, a rank of a pipeline may."""
+    model = card(n_layers=60, layer_mib=2000, backends=VLLM, kv_heads=2)
+    pair = [gpu_server(name, (24,) * 4, ram_gib=256, backends=VLLM) for name in ("a", "b")]
+    best = plan(fleet(*pair, links=mesh("a", "b")), model, ask()).best
+    assert best is not None
+    used = [[c.device_index for c in rank.charges if c.device_index is not None] for rank in best.ranks]
+    assert used == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert [(rank.start_layer, rank.end_layer) for rank in best.ranks] == [(0, 30), (30, 60)]

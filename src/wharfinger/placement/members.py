@@ -12,7 +12,7 @@ from wharfinger.placement.backends import DeviceUse, Span
 from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.ranking import bandwidth_of
 from wharfinger.placement.shapes import Shape
-from wharfinger.placement.single import TagRefusal, gate, needs_host, offered_refusal
+from wharfinger.placement.single import TagRefusal, awaits_device, gate, needs_host, offered_refusal
 from wharfinger.placement.types import InstanceMeta, NodeFacts, PlanRequest
 from wharfinger.placement.workspace import HostMemory, Workspace
 
@@ -204,6 +204,8 @@ def linked_members(work: Workspace, request: PlanRequest, shape: Shape) -> Membe
                 lonely.append(node)
                 continue
             outcome = _measure_best(work, node, _own_tags(work, node, request, shape.tag))
+            if isinstance(outcome, Member):
+                outcome = awaits_device(work, node, outcome.tag, request.backend) or outcome
             if isinstance(outcome, Member):
                 members.append(outcome)
             else:

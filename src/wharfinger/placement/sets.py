@@ -16,6 +16,7 @@ from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.orders import LinkProblem, rank_orders
 from wharfinger.placement.ranking import Candidate
 from wharfinger.placement.shapes import Shape
+from wharfinger.placement.single import indivisible
 from wharfinger.placement.split import tensor_divides
 from wharfinger.placement.types import Sharding
 from wharfinger.placement.workspace import Workspace
@@ -102,8 +103,10 @@ def _arrangements(work: Workspace, shape: Shape, order: Sequence[Member]) -> Ite
         return
     most = min(len(member.pools) for member in order) if use is DeviceUse.TENSOR else 1
     for count in range(1, most + 1):
-        ways = count * len(order) if shape.sharding is Sharding.TENSOR else count
-        if ways > 1 and not divides(work, ways):
+        if shape.sharding is Sharding.TENSOR:
+            if not divides(work, count * len(order)):
+                continue
+        elif count > 1 and indivisible(work.card, count):
             continue
         stages = tuple(Stage.of(index, _by_index(member.pools[:count])) for index, member in enumerate(order))
         yield Arrangement(shape.tag, shape.sharding, stages, hosts, tags=member_tags(shape, order))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Final
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import backends, codes, memory
 from wharfinger.placement.backends import DeviceUse
 from wharfinger.placement.fit import Arrangement, Fit, MemberShortage, Shortage, Stage, fit
+from wharfinger.placement.memory.backends import CPU
 from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.ports import PORT_RANGE
 from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, PoolCount, Sharding
@@ -18,6 +20,8 @@ from wharfinger.placement.window import PLANNING_CONTEXT_TOKENS, WindowGoal
 from wharfinger.placement.workspace import NodePools, Workspace
 
 GIB = 1024**3
+FLAG_ACCELERATOR: Final = "accelerator_not_measured"
+"""The plan runs on the CPU though the node has an engine for an accelerator, of which it reports no device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +72,41 @@ def fit_node(work: Workspace, node: NodeFacts, request: PlanRequest) -> Fit | Ta
     for tag in work.tags(node, request.backend):
         outcome = fit_tag(work, node, tag, work.goal(tag, request))
         if isinstance(outcome, Fit):
-            return outcome
+            return outcome if worst is None else _unless_awaited(work, node, tag, worst, outcome)
         if worst is None or _nearness(outcome) < _nearness(worst):
             worst = outcome
     return worst or TagRefusal(codes.ENGINE_MISSING, "")
+
+
+def _unless_awaited(
+    work: Workspace, node: NodeFacts, tag: str, refused: TagRefusal, fitted: Fit
+) -> Fit | TagRefusal:
+    """What fits on the CPU, unless an accelerator that comes first and may hold the model is only not measured yet.
+
+    Falling through would silently give a slow plan for want of one sample. Where no device was reported at all,
+    waiting may never end, so that plan is made and flagged.
+    """
+    if refused.code != codes.MEMORY_UNKNOWN or backends.compute_of(tag) != CPU:
+        return fitted
+    totals = memory.device_totals(node, refused.tag).values()
+    if not totals:
+        return replace(fitted, flags=(*fitted.flags, FLAG_ACCELERATOR))
+    if None not in totals and sum(total or 0 for total in totals) < work.weight_bytes(0, work.card.n_layers):
+        return fitted
+    return replace(refused, detail=f"{tag} would hold it, where it is asked for")
+
+
+def awaits_device(work: Workspace, node: NodeFacts, tag: str, only: str | None) -> TagRefusal | None:
+    """Why the CPU of a node is left out of sets: a device that the same request may use is not measured yet."""
+    if backends.compute_of(tag) != CPU:
+        return None
+    for other in work.tags(node, only):
+        if other == tag:
+            break
+        missing = work.pools(node, other).missing
+        if missing and memory.device_totals(node, other):
+            return TagRefusal(codes.MEMORY_UNKNOWN, other, missing=missing)
+    return None
 
 
 def fit_tag(work: Workspace, node: NodeFacts, tag: str, goal: WindowGoal) -> Fit | TagRefusal:
@@ -123,16 +158,33 @@ def needs_host(work: Workspace, tag: str) -> bool:
 
 def offered_refusal(work: Workspace, node: NodeFacts, tag: str, offered: NodePools) -> TagRefusal | None:
     """Filters on the pools a backend gets, before any sizing."""
+    minimum = work.card.placement.min_vram_gib
+    if minimum is not None and (refusal := _too_little_vram(node, tag, offered, minimum)) is not None:
+        return refusal
     if not offered.devices:
         if offered.missing:
             return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.missing)
         return TagRefusal(codes.DEVICE_MISSING, tag)
-    minimum = work.card.placement.min_vram_gib
-    if minimum is not None and offered.devices[0].device_index is not None:
-        largest = max((device.total_bytes or 0 for device in node.devices), default=0)
-        if largest < minimum * GIB:
-            return TagRefusal(codes.MIN_VRAM, tag, detail=f"largest device {gib(largest)} < {minimum:g} GiB")
     return None
+
+
+def _too_little_vram(node: NodeFacts, tag: str, offered: NodePools, minimum: float) -> TagRefusal | None:
+    """The card's ``minVramGib``: one device that the backend may use must be that large. RAM is no VRAM."""
+    enough = minimum * GIB
+    totals = memory.device_totals(node, tag)
+    if any((totals.get(pool.device_index) or 0) >= enough for pool in offered.devices):
+        return None
+    if not totals and offered.missing:
+        return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.missing)
+    hopeful = tuple(
+        f"devices[{index}]." for index, total in totals.items() if total is None or total >= enough
+    )
+    missing = tuple(fact for fact in offered.missing if fact.startswith((*hopeful, "ram_")))
+    if hopeful and missing:
+        return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=missing)
+    largest = max((total or 0 for total in totals.values()), default=None)
+    has = f"{tag} runs in RAM" if largest is None else f"largest device {gib(largest)}"
+    return TagRefusal(codes.MIN_VRAM, tag, detail=f"{has}, {minimum:g} GiB needed")
 
 
 def _fit_pools(work: Workspace, tag: str, offered: NodePools, goal: WindowGoal) -> Fit | Shortage:
@@ -158,7 +210,7 @@ def node_stages(work: Workspace, tag: str, pools: Sequence[Pool], member: int) -
     for count in range(2, len(by_size) + 1):
         chosen = sorted(by_size[:count], key=lambda pool: pool.device_index or 0)
         if use is DeviceUse.TENSOR:
-            if not _indivisible(card, count):
+            if not indivisible(card, count):
                 yield (Stage.of(member, chosen),)
         elif count <= card.n_layers:
             yield tuple(Stage.of(member, (pool,)) for pool in chosen)
@@ -168,7 +220,7 @@ def _largest_first(pool: Pool) -> tuple[int, int]:
     return (-(pool.usable_bytes or 0), pool.device_index or 0)
 
 
-def _indivisible(card: ModelCard, count: int) -> tuple[str, ...]:
+def indivisible(card: ModelCard, count: int) -> tuple[str, ...]:
     """What cannot be cut over that many devices of one node. KV heads are repeated when there are more devices."""
     kv_heads = card.num_key_value_heads
     lacking: list[str] = []
@@ -185,7 +237,7 @@ def _ruled_out(card: ModelCard, tag: str, devices: int) -> str:
     """Which numbers of a node's devices a tensor engine cannot use, and why; empty when it can use each."""
     if backends.device_use(tag) is not DeviceUse.TENSOR:
         return ""
-    reasons = [(count, _indivisible(card, count)) for count in range(2, devices + 1)]
+    reasons = [(count, indivisible(card, count)) for count in range(2, devices + 1)]
     return "; ".join(f"{count} devices do not divide {', '.join(why)}" for count, why in reasons if why)
 
 
@@ -221,6 +273,8 @@ def node_refusal(node: NodeFacts, refusal: TagRefusal) -> NodeRefusal:
         )
     if refusal.missing:
         message = f"{node.name} has not reported {', '.join(refusal.missing)} yet (needed for {refusal.tag})"
+        if refusal.detail:
+            message += f"; {refusal.detail}"
         return NodeRefusal(node.node_id, node.name, refusal.code, message, missing_facts=refusal.missing)
     detail = f": {refusal.detail}" if refusal.detail else ""
     message = f"{node.name}: {codes.MEANINGS[refusal.code]}{detail}"

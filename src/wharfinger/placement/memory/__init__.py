@@ -10,7 +10,7 @@ from wharfinger.placement.memory.context import (
 )
 from wharfinger.placement.memory.footprint import footprint, kv_bytes_per_token, kv_cache_bytes
 from wharfinger.placement.memory.interface import Footprint, Pool, ShardShape
-from wharfinger.placement.memory.pools import Claims, host_pool, node_cap_left, usable
+from wharfinger.placement.memory.pools import Claims, device_totals, host_pool, node_cap_left, usable
 from wharfinger.placement.memory.profile import layer_weight_bytes
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Footprint",
     "Pool",
     "ShardShape",
+    "device_totals",
     "engine_window_cap",
     "footprint",
     "host_pool",

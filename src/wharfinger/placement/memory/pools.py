@@ -95,14 +95,46 @@ def usable(
     claims = _claims_of(node, reservations)
     if compute == CPU:
         return (_ram_pool(node, claims),)
-    devices = [device for device in node.devices if device.compute == compute or compute == "vulkan"]
+    devices = _devices_of(node, compute)
     if devices:
-        devices.sort(key=_INDEX)
         return tuple([_device_pool(node, device, claims) for device in devices])
     if compute == "metal":
         # Apple machines report one memory; without a device entry its rule is RAM's.
         return (_ram_pool(node, claims),)
     return (Pool(device_index=None, usable_bytes=None, missing=("devices",)),)
+
+
+def device_totals(node: NodeFacts, backend: str) -> dict[int | None, int | None]:
+    """Size of each device that a backend may use, by index: what ``minVramGib`` is compared with.
+
+    VRAM; with GTT on an APU; the RAM where it is the device's memory. ``None`` where it was not measured, empty for
+    backends that run on the CPU and where no device was reported.
+    """
+    compute = compute_on(node, backend)
+    if compute == CPU:
+        return {}
+    devices = _devices_of(node, compute)
+    if not devices and compute == "metal":
+        return {None: node.ram_total_bytes}
+    return {device.index: _size_of(node, device) for device in devices}
+
+
+def _size_of(node: NodeFacts, device: DeviceFacts) -> int | None:
+    match device.memory_kind:
+        case MemoryKind.APPLE | MemoryKind.SYSTEM:
+            return node.ram_total_bytes
+        case MemoryKind.APU:
+            total, gtt = device.total_bytes, device.gtt_total_bytes
+            return None if total is None or gtt is None else total + gtt
+        case MemoryKind.DISCRETE | MemoryKind.GB10:
+            return device.total_bytes
+
+
+def _devices_of(node: NodeFacts, compute: str) -> list[DeviceFacts]:
+    """Devices of a compute by index; Vulkan drives any."""
+    devices = [device for device in node.devices if device.compute == compute or compute == "vulkan"]
+    devices.sort(key=_INDEX)
+    return devices
 
 
 def host_pool(node: NodeFacts, reservations: Iterable[ReservationFacts] | Claims) -> Pool:

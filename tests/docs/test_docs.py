@@ -1,4 +1,5 @@
-"""Commands of the documentation that CI can run, run: shell blocks that follow a ``<!-- ci -->`` line."""
+"""The documentation against what there is: its commands are run (shell blocks that follow a ``<!-- ci -->`` line), its
+links lead somewhere, and lists that repeat the code agree with it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from support.local_node import demo_model_path
 from support.server import Server
+from wharfinger.routing.exchange import Limits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,6 +35,7 @@ def test_commands_work_as_written(server: Server, block: str) -> None:
     environment = {
         **os.environ,
         "WHARF_DATA_DIR": str(server.data_dir),
+        "GGUF": str(demo_model_path()),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     result = subprocess.run(
@@ -50,3 +54,23 @@ def test_commands_work_as_written(server: Server, block: str) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_gateways_limits_are_those_of_the_code() -> None:
+    limits = Limits()
+    assert limits.first_byte_timeout_s is None
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", _section("gateway.md", "Limits"), re.MULTILINE)
+    assert dict(rows[1:]) == {
+        "body of a request": f"{limits.max_body_bytes >> 20} MiB",
+        "requests at a time": f"{limits.max_in_flight:,}",
+        "making a connection": f"{limits.connect_timeout_s:g} s",
+        "first byte of an answer": "none",
+        "silence once an answer has begun": f"{limits.idle_timeout_s:g} s",
+        "silence of a stream": f"{limits.heartbeat_s:g} s",
+        "total time of a request": "none",
+    }
+
+
+def _section(page: str, title: str) -> str:
+    """The text of one ``##`` section of a page of ``docs/``."""
+    return (ROOT / "docs" / page).read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]

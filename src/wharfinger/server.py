@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError
 from wharfinger.access.authenticator import Authenticator
 from wharfinger.access.keys import KeyStore
 from wharfinger.access.secrets import InstallationSecret, SecretFileError, write_private
+from wharfinger.access.sessions import SessionStore
 from wharfinger.api.app import create_app
 from wharfinger.api.guard import Guard
 from wharfinger.catalog.library import CatalogLibrary
@@ -35,7 +36,7 @@ from wharfinger.web.routes import router as web_router
 from wharfinger.workflows.control import ControlPlane
 from wharfinger.workflows.loops import forever
 
-KEY_REFRESH_S = 1.0
+ACCESS_REFRESH_S = 1.0
 MAX_OPEN_FILES = 65536
 BACKLOG = 2048
 EXIT_IMPATIENT = 130
@@ -165,7 +166,8 @@ async def running(
                 f"the database {database.engine.url.render_as_string()} cannot be used ({error.orig}). If the file is "
                 "damaged, restore it from a backup or move it away to begin anew."
             ) from error
-        authenticator = Authenticator(keys, secret, disabled=settings.no_auth)
+        authenticator = Authenticator(keys, SessionStore(database, secret), disabled=settings.no_auth)
+        await authenticator.refresh()
         table = RouteTable()
         owner = new_owner(agent.node_id)
         control = ControlPlane(
@@ -178,7 +180,7 @@ async def running(
         await gateway.startup()
         stack.push_async_callback(control.close)
         await control.start()
-        refresher = asyncio.create_task(forever("keys", keys.refresh, KEY_REFRESH_S))
+        refresher = asyncio.create_task(forever("access", authenticator.refresh, ACCESS_REFRESH_S))
         stack.callback(refresher.cancel)
         app = Guard(create_app(control, authenticator, web_router), authenticator)
         async with _served(_dispatch(gateway, app), listener, control.stopping.set):

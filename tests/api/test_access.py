@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
 import httpx
 import pytest
 
@@ -71,15 +74,82 @@ def test_roles(server: Server) -> None:
         assert viewer.get("/v1/models").status_code == 401
 
 
-def test_a_foreign_origin_may_not_change_anything_by_cookie(server: Server) -> None:
-    with httpx.Client(base_url=server.url) as browser:
-        ours = {"Origin": server.url}
-        signed_in = browser.post("/login", data={"key": server.key}, headers=ours, follow_redirects=False)
+@pytest.fixture
+def browser(server: Server) -> Iterator[httpx.Client]:
+    """A client with the admin's session."""
+    with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
+        signed_in = client.post("/login", data={"key": server.key}, headers={"Origin": server.url})
         assert signed_in.status_code == 303
-        refused = browser.delete("/instance/inst_x", headers={"Origin": "http://evil.example"})
-        assert refused.status_code == 403
-        assert refused.json()["error"]["reason"] == "foreign_origin"
-        assert browser.delete("/instance/inst_x", headers=ours).status_code == 404
+        yield client
+
+
+def test_a_foreign_origin_may_not_change_anything_by_cookie(server: Server, browser: httpx.Client) -> None:
+    refused = browser.delete("/instance/inst_x", headers={"Origin": "http://evil.example"})
+    assert refused.status_code == 403
+    assert refused.json()["error"]["reason"] == "foreign_origin"
+    assert browser.delete("/instance/inst_x").status_code == 403
+    assert browser.delete("/instance/inst_x", headers={"Origin": server.url}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/state", "/v1/models", "/ui/preview"])
+def test_a_foreign_origin_may_not_read_anything_by_cookie(
+    server: Server, browser: httpx.Client, path: str
+) -> None:
+    assert browser.get(path, headers={"Origin": "http://evil.example"}).status_code == 401
+    assert browser.get(path, headers={"Origin": server.url}).status_code == 200
+
+
+def test_a_foreign_origin_may_not_ask_a_model_by_cookie(server: Server, browser: httpx.Client) -> None:
+    body = json.dumps({"model": "none", "messages": [{"role": "user", "content": "x"}]})
+    plain = {"Content-Type": "text/plain"}  # what a page may send anywhere without asking first
+    answers = [
+        browser.post("/v1/chat/completions", content=body, headers={**plain, "Origin": origin})
+        for origin in ("http://evil.example", server.url)
+    ]
+    assert [answer.status_code for answer in answers] == [401, 404]
+
+
+def test_signing_out_ends_the_session_itself(server: Server, browser: httpx.Client) -> None:
+    cookie = {"Cookie": f"wharf_session={browser.cookies['wharf_session']}"}
+    for path in ("/state", "/v1/models"):
+        assert httpx.get(server.url + path, headers=cookie).status_code == 200
+    with browser.stream("GET", "/ui/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "event: nodes"
+        signed_out = httpx.post(server.url + "/logout", headers={**cookie, "Origin": server.url})
+        assert signed_out.status_code == 303
+        assert list(lines)[-1] == ""  # the page that was left open is told no more
+    for path in ("/state", "/v1/models"):
+        assert httpx.get(server.url + path, headers=cookie).status_code == 401
+    again = {**cookie, "Origin": server.url, "Accept": "text/html"}
+    assert httpx.post(server.url + "/logout", headers=again).headers["Location"] == "/login"
+
+
+@pytest.mark.parametrize(
+    "path", ["/state", "/v1/models", "/v1", "/v1/", "/v1/nothing", "/mcp", "/api/v1/keys"]
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "PROPFIND"])
+def test_no_method_of_no_path_goes_around_the_key(server: Server, path: str, method: str) -> None:
+    answer = httpx.request(method, server.url + path)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    if method != "HEAD":
+        assert answer.json()["error"].keys() >= {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/state", {"Cookie": b'wharf_session="a.1.\xe9"'}, 401),
+        ("GET", "/v1/models", {"Cookie": b'wharf_session="a.1.\xe9"'}, 401),
+        ("POST", "/login", {"Origin": b"http://["}, 403),
+        ("POST", "/place_instance", {"Origin": b"http://[", "Cookie": b"a=b"}, 403),
+    ],
+)
+def test_broken_headers_are_refused(
+    server: Server, method: str, path: str, headers: dict[str, bytes], status: int
+) -> None:
+    assert httpx.request(method, server.url + path, headers=headers).status_code == status  # type: ignore[arg-type]
 
 
 def test_admin_key_file_is_private_and_the_database_holds_only_hashes(server: Server) -> None:
@@ -96,10 +166,14 @@ def test_no_auth_is_refused_beyond_loopback() -> None:
     assert "--no-auth is only allowed on a loopback address" in result.stderr
 
 
-def test_no_auth_on_loopback_is_open(fresh: Server) -> None:
+def test_no_auth_on_loopback_is_open_to_this_machine_only(fresh: Server) -> None:
     open_server = Server(fresh.data_dir, "--no-auth").start()
     try:
-        assert httpx.get(open_server.url + "/state").status_code == 200
-        assert httpx.get(open_server.url + "/v1/models").status_code == 200
+        for path in ("/state", "/v1/models"):
+            assert httpx.get(open_server.url + path).status_code == 200
+            for passed_on in ({"X-Forwarded-For": "203.0.113.9"}, {"Host": "["}, {"Host": "evil.example"}):
+                assert httpx.get(open_server.url + path, headers=passed_on).status_code == 401
+        shown = httpx.get(open_server.url, headers={"Via": "1.1 proxy", "Accept": "text/html"})
+        assert "none that passed a proxy" in shown.json()["error"]["message"]
     finally:
         open_server.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.store import OperationStore
 from wharfinger.operations.transitions import Checkpoint, Start, Succeed
 from wharfinger.store.database import Database
-from wharfinger.store.tables import installation, operation_events, operation_steps
+from wharfinger.store.tables import operation_events, operation_steps, revoked_sessions
 
 State = OperationState
 
@@ -37,21 +38,23 @@ def names(operations: Sequence[Operation]) -> list[str]:
     return [operation.resource_name for operation in operations]
 
 
-async def installation_keys(database: Database) -> list[str]:
+RECORD = revoked_sessions.insert().values(session_id="a", expires_at=datetime(2030, 1, 1, tzinfo=UTC))
+"""Stands for what an operation is about; the table needs no parents."""
+
+
+async def recorded(database: Database) -> list[str]:
     async with database.read() as connection:
-        return list(
-            (await connection.execute(select(installation.c.key).order_by(installation.c.key))).scalars()
-        )
+        return list((await connection.execute(select(revoked_sessions.c.session_id))).scalars())
 
 
 async def test_a_submission_is_committed_together_with_what_it_is_about(
     store: OperationStore, database: Database
 ) -> None:
     async with database.begin() as connection:
-        await connection.execute(installation.insert().values(key="a", value="1"))
+        await connection.execute(RECORD)
         operation, created = await store.submit(new(), connection)
     assert created
-    assert await installation_keys(database) == ["a"]
+    assert await recorded(database) == ["a"]
     assert (await store.get(operation.operation_id)).state is State.PENDING
 
 
@@ -75,12 +78,12 @@ async def test_a_conflict_leaves_the_callers_transaction_good(
 ) -> None:
     busy, _ = await store.submit(new())
     async with database.begin() as connection:
-        await connection.execute(installation.insert().values(key="a", value="1"))
+        await connection.execute(RECORD)
         with pytest.raises(Conflict) as refused:
             await store.submit(new(kind="other"), connection)
         await store.submit(new("free"), connection)
     assert refused.value.operation_id == busy.operation_id
-    assert await installation_keys(database) == ["a"]
+    assert await recorded(database) == ["a"]
     assert names((await store.list()).items) == ["free", "r"]
 
 

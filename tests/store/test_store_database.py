@@ -20,7 +20,9 @@ from sqlalchemy.pool import QueuePool
 from support.postgres import fresh_database_url
 from wharfinger.store.database import Database
 from wharfinger.store.errors import StoreUnavailable
-from wharfinger.store.tables import installation
+from wharfinger.store.tables import nodes
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -31,12 +33,12 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 def put(key: str) -> object:
-    return insert(installation).values(key=key, value="v")
+    return insert(nodes).values(node_id=key, report={"count": 0}, seen_at=NOW)
 
 
 async def count(database: Database) -> int:
     async with database.read() as connection:
-        return int((await connection.execute(select(func.count()).select_from(installation))).scalar_one())
+        return int((await connection.execute(select(func.count()).select_from(nodes))).scalar_one())
 
 
 async def test_a_transaction_commits_at_its_end_and_rolls_back_on_an_error(database: Database) -> None:
@@ -67,14 +69,12 @@ async def test_work_in_one_hop_commits_and_rolls_back_alike(database: Database) 
 async def test_read_then_write_loses_no_race(database: Database) -> None:
     """Twenty tasks count up by reading and writing; on PostgreSQL the row is locked, on SQLite the file."""
     async with database.begin() as connection:
-        await connection.execute(insert(installation).values(key="n", value="0"))
-    query = select(installation.c.value).where(installation.c.key == "n").with_for_update()
+        await connection.execute(put("n"))
+    query = select(nodes.c.report).where(nodes.c.node_id == "n").with_for_update()
 
     def increment(connection: Connection) -> None:
-        value = int(connection.execute(query).scalar_one())
-        connection.execute(
-            installation.update().where(installation.c.key == "n").values(value=str(value + 1))
-        )
+        counted = connection.execute(query).scalar_one()["count"] + 1
+        connection.execute(nodes.update().where(nodes.c.node_id == "n").values(report={"count": counted}))
 
     async def through_begin() -> None:
         async with database.begin() as connection:
@@ -82,7 +82,7 @@ async def test_read_then_write_loses_no_race(database: Database) -> None:
 
     await asyncio.gather(*(work for _ in range(10) for work in (database.run(increment), through_begin())))
     async with database.read() as connection:
-        assert (await connection.execute(query)).scalar_one() == "20"
+        assert (await connection.execute(query)).scalar_one() == {"count": 20}
 
 
 async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
@@ -212,7 +212,7 @@ async def test_a_missing_database_is_said(tmp_path: Path) -> None:
 
 async def test_a_programming_error_is_no_outage(database: Database) -> None:
     """Waiting mends an outage. It never mends a statement that is wrong, on SQLite the same class of error."""
-    for statement in ("SELECT * FROM no_such_table", "SELEC 1", "SELECT no_such_column FROM installation"):
+    for statement in ("SELECT * FROM no_such_table", "SELEC 1", "SELECT no_such_column FROM nodes"):
         for attempt in (
             _statement(database, statement),
             database.run(partial(_execute, statement=statement)),
@@ -259,7 +259,7 @@ def _write_impatiently(connection: Connection) -> None:
 async def test_a_lock_of_another_session_is_an_outage_after_a_while(tmp_path: Path) -> None:
     database = Database.open(await fresh_database_url("postgres", tmp_path))
     async with database.begin() as connection:
-        await connection.execute(text("LOCK TABLE installation IN ACCESS EXCLUSIVE MODE"))
+        await connection.execute(text("LOCK TABLE nodes IN ACCESS EXCLUSIVE MODE"))
         with pytest.raises(StoreUnavailable, match="lock timeout"):
             await database.run(_write_impatiently)
     settings = {

@@ -2,65 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
 
 from wharfinger.access.keys import KeyStore
 from wharfinger.access.principals import ANONYMOUS_ADMIN, Principal
-from wharfinger.access.secrets import InstallationSecret
+from wharfinger.access.rules import Headers, host_name, same_origin, text_headers
+from wharfinger.access.sessions import SessionStore
 from wharfinger.settings import is_loopback
 
 SESSION_COOKIE = "wharf_session"
-
-
-def same_origin(origin: str | None, host: str | None) -> bool:
-    """Whether a browser's request came from one of our own pages. No ``Origin`` at all is not ours."""
-    return bool(origin) and urlsplit(origin).netloc == host
+_OF_PROXIES = frozenset({"forwarded", "via", "x-real-ip"})
 
 
 class Authenticator:
     """Checks ``Authorization: Bearer KEY`` first, then the dashboard's session cookie."""
 
-    def __init__(self, keys: KeyStore, secret: InstallationSecret, *, disabled: bool = False) -> None:
+    def __init__(self, keys: KeyStore, sessions: SessionStore, *, disabled: bool = False) -> None:
         self.keys = keys
-        self.secret = secret
+        self.sessions = sessions
         self.disabled = disabled
 
-    def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal | None:
-        """The caller, or ``None``. ``headers`` are ASGI's: lower-case names, raw bytes."""
-        headers = list(headers)
+    async def refresh(self) -> None:
+        """Learn what other replicas changed. Until the next time, every check is made in memory."""
+        await asyncio.gather(self.keys.refresh(), self.sessions.refresh())
+
+    def authenticate(self, headers: Headers) -> Principal | None:
+        """The caller, or ``None``. A cookie is worth nothing in a request that another site's page made."""
+        named = text_headers(headers)
         if self.disabled:
-            return ANONYMOUS_ADMIN if _is_local(headers) else None
-        cookies: bytes | None = None
-        for name, value in headers:
-            if name == b"authorization":
-                scheme, _, key = value.partition(b" ")
-                if scheme.lower() != b"bearer":
-                    return None
-                return self.keys.check(key.strip().decode("latin-1"))
-            if name == b"cookie":
-                cookies = value
-        return self._from_cookie(cookies) if cookies else None
+            return ANONYMOUS_ADMIN if _is_local(named) else None
+        authorization = named.get("authorization")
+        if authorization is not None:
+            scheme, _, key = authorization.partition(" ")
+            return self.keys.check(key.strip()) if scheme.lower() == "bearer" else None
+        origin = named.get("origin")
+        if "cookie" not in named or (origin is not None and not same_origin(origin, named.get("host"))):
+            return None
+        return self._from_cookie(named["cookie"])
 
     def still_valid(self, principal: Principal) -> bool:
-        """Whether what let this caller in still would: for answers that go on for long. No query, no header needed."""
-        return self.disabled or self.keys.by_id(principal.key_id) == principal
+        """Whether what let this caller in still would: for answers that go on for long. It makes no query."""
+        if self.disabled:
+            return True
+        session = principal.session
+        if session is not None and not self.sessions.is_live(session):
+            return False
+        return self.keys.by_id(principal.key_id) == replace(principal, session=None)
 
-    def _from_cookie(self, cookies: bytes) -> Principal | None:
+    def _from_cookie(self, cookies: str) -> Principal | None:
         try:
-            morsel = SimpleCookie(cookies.decode("latin-1")).get(SESSION_COOKIE)
+            morsel = SimpleCookie(cookies).get(SESSION_COOKIE)
         except CookieError:
             return None
-        key_id = self.secret.session_key_id(morsel.value) if morsel else None
-        return self.keys.by_id(key_id) if key_id else None
+        session = self.sessions.read(morsel.value) if morsel else None
+        principal = self.keys.by_id(session.key_id) if session else None
+        return replace(principal, session=session) if principal else None
 
 
-def _is_local(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a request without any key may be let in: sent to a loopback name, and by no foreign web page.
+def _is_local(named: dict[str, str]) -> bool:
+    """Whether a request without any key may be let in: sent to a loopback name, by no proxy and no foreign web page.
 
-    A foreign name that resolves here (DNS rebinding) is no loopback name; plain clients send no ``Origin``.
+    A foreign name that resolves here (DNS rebinding) is no loopback name; plain clients send no ``Origin``. What a
+    proxy on this machine passes on may come from anywhere.
     """
-    named = {name: value.decode("latin-1") for name, value in headers}
-    host, origin = named.get(b"host", ""), named.get(b"origin")
-    return is_loopback(urlsplit(f"//{host}").hostname or "") and (origin is None or same_origin(origin, host))
+    host, origin = named.get("host", ""), named.get("origin")
+    if any(name in _OF_PROXIES or name.startswith("x-forwarded-") for name in named):
+        return False
+    return is_loopback(host_name(host)) and (origin is None or same_origin(origin, host))

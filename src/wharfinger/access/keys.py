@@ -6,6 +6,7 @@ every request's path.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from dataclasses import dataclass
@@ -40,12 +41,15 @@ class KeyStore:
         self._database = database
         self._by_hash: dict[str, Principal] = {}
         self._by_id: dict[str, Principal] = {}
+        self._refreshing = asyncio.Lock()
 
     async def refresh(self) -> None:
         """Reload the snapshot, so that keys made or revoked by another replica take effect."""
-        live = [record for record in await self._records() if record[0].revoked_at is None]
-        self._by_hash = {hashed: Principal(r.key_id, r.name, r.role) for r, hashed in live}
-        self._by_id = {principal.key_id: principal for principal in self._by_hash.values()}
+        # In turn: a read that began before a revocation must not overwrite what that revocation has read.
+        async with self._refreshing:
+            live = [record for record in await self._records() if record[0].revoked_at is None]
+            self._by_hash = {hashed: Principal(r.key_id, r.name, r.role) for r, hashed in live}
+            self._by_id = {principal.key_id: principal for principal in self._by_hash.values()}
 
     def check(self, secret: str) -> Principal | None:
         """The principal a presented key belongs to; ``None`` when it is unknown or revoked."""

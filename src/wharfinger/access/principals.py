@@ -33,12 +33,24 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Session:
+    """One signing-in to the dashboard."""
+
+    session_id: str
+    key_id: str
+    expires_s: int
+    """Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """An authenticated caller."""
 
     key_id: str
     name: str
     role: Role
+    session: Session | None = None
+    """What the caller came in by, if it was no key."""
 
 
 ANONYMOUS_ADMIN = Principal(key_id="none", name="no-auth", role=Role.ADMIN)

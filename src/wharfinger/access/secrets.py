@@ -12,10 +12,8 @@ import hmac
 import os
 import re
 import secrets
-import time
 from pathlib import Path
 
-SESSION_LIFETIME_S = 12 * 3600
 SECRET_BYTES = 32
 
 
@@ -70,23 +68,8 @@ class InstallationSecret:
 
     def runner_key(self, runner_id: str) -> str:
         """The credential a runner's endpoint demands: the same on every replica, stored nowhere."""
-        return self._mac(f"runner:{runner_id}")
+        return self.sign(f"runner:{runner_id}")
 
-    def session_token(self, key_id: str, now_s: float | None = None) -> str:
-        """A dashboard session for the holder of ``key_id``: ``key_id.expiry.signature``."""
-        expires = int((time.time() if now_s is None else now_s) + SESSION_LIFETIME_S)
-        return f"{key_id}.{expires}.{self._mac(f'session:{key_id}:{expires}')}"
-
-    def session_key_id(self, token: str, now_s: float | None = None) -> str | None:
-        """The key id of a valid, unexpired session token; ``None`` for anything else."""
-        try:
-            key_id, expires, signature = token.split(".")
-            expires_s = int(expires)
-        except ValueError:
-            return None
-        if not hmac.compare_digest(signature, self._mac(f"session:{key_id}:{expires_s}")):
-            return None
-        return key_id if expires_s > (time.time() if now_s is None else now_s) else None
-
-    def _mac(self, purpose: str) -> str:
+    def sign(self, purpose: str) -> str:
+        """What only holders of the secret can say about ``purpose``, in hex."""
         return hmac.new(self._secret, purpose.encode(), hashlib.sha256).hexdigest()

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from wharfinger.access.rules import Forbidden
 from wharfinger.catalog.library import UnknownModel
 from wharfinger.fleet.agent import AgentError
 from wharfinger.operations.model import Conflict
@@ -63,8 +64,19 @@ def envelope(error: ApiError) -> dict[str, Any]:
     return {"error": body}
 
 
-def _respond(error: ApiError) -> JSONResponse:
+def respond(error: ApiError) -> JSONResponse:
+    """The answer that an error is."""
     return JSONResponse(envelope(error), status_code=error.status, headers=error.headers)
+
+
+def forbidden(refusal: Forbidden) -> JSONResponse:
+    """The answer to a caller who may not."""
+    return respond(ApiError(403, refusal.reason, str(refusal)))
+
+
+def _forbidden(_: Request, refusal: Exception) -> JSONResponse:
+    assert isinstance(refusal, Forbidden)
+    return forbidden(refusal)
 
 
 def _placement_refused(_: Request, refused: Exception) -> JSONResponse:
@@ -79,12 +91,12 @@ def _placement_refused(_: Request, refused: Exception) -> JSONResponse:
         details=refusal_to_json(refused.refusal),
         headers=headers,
     )
-    return _respond(error)
+    return respond(error)
 
 
 def _unknown_model(_: Request, unknown: Exception) -> JSONResponse:
     assert isinstance(unknown, UnknownModel)
-    return _respond(
+    return respond(
         ApiError(
             404, "model_not_found", str(unknown), param="model_id", details={"closest": list(unknown.closest)}
         )
@@ -92,23 +104,23 @@ def _unknown_model(_: Request, unknown: Exception) -> JSONResponse:
 
 
 def _unknown_instance(_: Request, unknown: Exception) -> JSONResponse:
-    return _respond(ApiError(404, "instance_not_found", str(unknown), param="instance_id"))
+    return respond(ApiError(404, "instance_not_found", str(unknown), param="instance_id"))
 
 
 def _conflict(_: Request, conflict: Exception) -> JSONResponse:
     assert isinstance(conflict, Conflict)
-    return _respond(
+    return respond(
         ApiError(409, conflict.code, str(conflict), details={"operation_id": conflict.operation_id})
     )
 
 
 def _store_unavailable(_: Request, error: Exception) -> JSONResponse:
-    return _respond(ApiError(503, "store_unavailable", str(error), headers={"Retry-After": "2"}))
+    return respond(ApiError(503, "store_unavailable", str(error), headers={"Retry-After": "2"}))
 
 
 def _agent_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, AgentError)
-    return _respond(ApiError(404 if error.code == "runner_unknown" else 503, error.code, str(error)))
+    return respond(ApiError(404 if error.code == "runner_unknown" else 503, error.code, str(error)))
 
 
 def _invalid(_: Request, invalid: Exception) -> JSONResponse:
@@ -126,7 +138,7 @@ def _invalid(_: Request, invalid: Exception) -> JSONResponse:
 def _http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     reason = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-    return _respond(
+    return respond(
         ApiError(error.status_code, reason, str(error.detail), headers=dict(error.headers or {}) or None)
     )
 
@@ -134,14 +146,15 @@ def _http(_: Request, error: Exception) -> JSONResponse:
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     """Nobody planned for it: the log has the details, the answer names none of them."""
     log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
-    return _respond(
+    return respond(
         ApiError(500, "internal_error", "something broke in the control plane; its log has the details")
     )
 
 
 def install(app: FastAPI) -> None:
     """Register the handlers."""
-    app.add_exception_handler(ApiError, lambda _, error: _respond(error))  # type: ignore[arg-type]
+    app.add_exception_handler(ApiError, lambda _, error: respond(error))  # type: ignore[arg-type]
+    app.add_exception_handler(Forbidden, _forbidden)
     app.add_exception_handler(PlacementRefused, _placement_refused)
     app.add_exception_handler(UnknownModel, _unknown_model)
     app.add_exception_handler(UnknownInstance, _unknown_instance)

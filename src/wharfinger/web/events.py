@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from wharfinger.access.principals import Principal, Role
@@ -34,14 +34,11 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/ui/events")
-async def events(request: Request, control: Control, auth: Auth, viewer: Viewer) -> StreamingResponse:
-    """Follow the board. A key that is revoked or a session that expires ends the stream."""
-
-    def allowed() -> bool:
-        return auth.authenticate(request.scope["headers"]) == viewer
+async def events(control: Control, auth: Auth, viewer: Viewer) -> StreamingResponse:
+    """Follow the board. A key that is revoked, or a session that expires or is signed out of, ends the stream."""
 
     return StreamingResponse(
-        _follow(control, viewer, allowed),
+        _follow(control, viewer, lambda: auth.still_valid(viewer)),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

@@ -1,24 +1,25 @@
-"""Who looks at the dashboard: the caller the guard let in, the role a route wants, and signing in and out."""
+"""Who looks at the dashboard: the caller a route wants, and signing in and out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.datastructures import FormData
 
-from wharfinger.access.authenticator import SESSION_COOKIE, Authenticator, same_origin
+from wharfinger.access.authenticator import SESSION_COOKIE, Authenticator
+from wharfinger.access.callers import Operator, Viewer
 from wharfinger.access.keys import ADMIN_KEY_FILE
-from wharfinger.access.principals import PRINCIPAL, Principal, Role
-from wharfinger.access.secrets import SESSION_LIFETIME_S
+from wharfinger.access.sessions import SESSION_LIFETIME_S
 from wharfinger.settings import is_loopback
 from wharfinger.web.rendering import page
 from wharfinger.workflows.control import ControlPlane
 
 MAX_LOGIN_BYTES = 4096
 """A login form is a key and nothing else; this route is open to everybody, so it reads no more than that."""
+
+__all__ = ["Auth", "Control", "Operator", "Viewer", "router"]
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,41 +34,8 @@ def authenticator(request: Request) -> Authenticator:
     return request.app.state.authenticator
 
 
-def require_same_origin(request: Request) -> None:
-    """Refuse a state-changing request that carries no key of its own and was not made by one of our pages.
-
-    Browsers send ``Origin`` with every POST, so its absence is a refusal as well.
-
-    Raises:
-        HTTPException: 403.
-    """
-    if request.method in ("GET", "HEAD") or "authorization" in request.headers:
-        return
-    origin = request.headers.get("origin")
-    if not same_origin(origin, request.headers.get("host")):
-        raise HTTPException(403, f"requests from {origin or 'an unknown origin'} are not accepted here")
-
-
-def _caller(request: Request) -> Principal:
-    require_same_origin(request)
-    return request.scope[PRINCIPAL]
-
-
-def _require(role: Role) -> Callable[[Principal], Principal]:
-    def check(principal: Annotated[Principal, Depends(_caller)]) -> Principal:
-        if principal.role < role:
-            raise HTTPException(
-                403, f"this needs the role {role.name.lower()}; yours is {principal.role.name.lower()}"
-            )
-        return principal
-
-    return check
-
-
 Control = Annotated[ControlPlane, Depends(control_plane)]
 Auth = Annotated[Authenticator, Depends(authenticator)]
-Viewer = Annotated[Principal, Depends(_require(Role.VIEWER))]
-Operator = Annotated[Principal, Depends(_require(Role.OPERATOR))]
 
 
 @router.get("/login")
@@ -78,7 +46,7 @@ async def login_form(request: Request, control: Control, auth: Auth) -> Response
     return _login_page(control)
 
 
-@router.post("/login", dependencies=[Depends(require_same_origin)])
+@router.post("/login")
 async def login(request: Request, control: Control, auth: Auth) -> Response:
     """Exchange a key for a session cookie. The key is read from the body only and is never repeated."""
     key = (await _small_form(request)).get("key", "")
@@ -88,7 +56,7 @@ async def login(request: Request, control: Control, auth: Auth) -> Response:
     response = RedirectResponse("/", status_code=303)
     response.set_cookie(
         SESSION_COOKIE,
-        auth.secret.session_token(principal.key_id),
+        auth.sessions.begin(principal.key_id),
         max_age=SESSION_LIFETIME_S,
         httponly=True,
         samesite="strict",
@@ -98,8 +66,10 @@ async def login(request: Request, control: Control, auth: Auth) -> Response:
 
 
 @router.post("/logout")
-async def logout(_: Viewer) -> Response:
-    """Forget the session in this browser."""
+async def logout(viewer: Viewer, auth: Auth) -> Response:
+    """End the session, everywhere its cookie may have got to."""
+    if viewer.session is not None:
+        await auth.sessions.end(viewer.session)
     response = RedirectResponse("/login", status_code=303)
     response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
     return response

@@ -88,10 +88,7 @@ class Database:
 
     def now(self) -> ColumnElement[datetime]:
         """The database's own clock as an expression: the time its statement began."""
-        if self.is_sqlite:
-            # Milliseconds, written in the shape that UtcDateTime stores, so that texts compare like times.
-            return func.strftime("%Y-%m-%d %H:%M:%f000", literal_column("'now'"), type_=UtcDateTime)
-        return func.statement_timestamp(type_=UtcDateTime)
+        return _clock(self.is_sqlite)
 
     async def current_time(self) -> datetime:
         """The database's clock, read once."""
@@ -164,6 +161,18 @@ class Database:
         if self._thread is not None and self._writer is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.dispose)
             self._thread.shutdown()
+
+
+def now_on(connection: AsyncConnection) -> ColumnElement[datetime]:
+    """The clock of the database behind ``connection``; see :meth:`Database.now`."""
+    return _clock(connection.dialect.name == "sqlite")
+
+
+def _clock(is_sqlite: bool) -> ColumnElement[datetime]:
+    if is_sqlite:
+        # Milliseconds, written in the shape that UtcDateTime stores, so that texts compare like times.
+        return func.strftime("%Y-%m-%d %H:%M:%f000", literal_column("'now'"), type_=UtcDateTime)
+    return func.statement_timestamp(type_=UtcDateTime)
 
 
 def _retrieve_exception(job: asyncio.Future[Any]) -> None:

@@ -12,7 +12,7 @@ from wharfinger.access.secrets import InstallationSecret
 from wharfinger.catalog.card import ModelCard
 from wharfinger.catalog.library import CatalogLibrary
 from wharfinger.fleet.agent import LogChunk, NodeAgent, RunnerReport
-from wharfinger.operations.model import Conflict, NewOperation, Operation, OperationState
+from wharfinger.operations.model import Conflict, Operation
 from wharfinger.operations.recurring import Recurrence, Retention, Schedule
 from wharfinger.operations.store import OperationStore
 from wharfinger.operations.worker import Worker
@@ -26,10 +26,8 @@ from wharfinger.store.database import Database
 from wharfinger.store.errors import StoreUnavailable
 from wharfinger.workflows import instances as rows
 from wharfinger.workflows.admission import (
-    INSTANCE,
     LAUNCH,
     STOP,
-    WAIT_DEADLINE_S,
     Admission,
     Admitted,
     Asked,
@@ -37,9 +35,10 @@ from wharfinger.workflows.admission import (
     Planner,
 )
 from wharfinger.workflows.fleet_view import HEARTBEAT_S, FleetView
-from wharfinger.workflows.instances import Instance, InstanceFailure, InstanceStatus
+from wharfinger.workflows.instances import Instance, InstanceFailure, UnknownInstance
 from wharfinger.workflows.launch import LaunchDependencies, LaunchHandler
 from wharfinger.workflows.loops import forever
+from wharfinger.workflows.removal import Removal
 from wharfinger.workflows.retention import InstanceRetention
 from wharfinger.workflows.routes import REFRESH_S, RoutePublisher
 from wharfinger.workflows.stop import StopHandler
@@ -53,13 +52,6 @@ RETENTION_EVERY_S = 3600.0
 SCHEDULE_RETRY_S = 5.0
 
 log = structlog.get_logger(__name__)
-
-
-class UnknownInstance(Exception):
-    """There is no instance of that id, or it was deleted."""
-
-    def __init__(self, instance_id: str) -> None:
-        super().__init__(f"no instance {instance_id!r}; `wharf ps` lists the ones there are")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +97,7 @@ class ControlPlane:
         retention_s = settings.operation_retention_days * 86400
         self.watch = RunnerWatch(self._dependencies, self.operations)
         self.admission = Admission(database, self.operations)
+        self._removal = Removal(database, self.operations, self.routes, self.fleet)
         self.worker = Worker(
             self.operations,
             {
@@ -245,60 +238,23 @@ class ControlPlane:
         self.worker.wake()
         return admitted
 
-    async def stop(self, instance_id: str) -> Operation:
-        """Begin to delete an instance: a stop is queued, or its launch is cancelled and cleans up.
-
-        The wish is written first, so a launch that fails by itself meanwhile ends in the deletion as well.
+    async def stop(self, instance_id: str, *, idempotency_key: str | None = None) -> Operation:
+        """Begin to delete an instance; see :meth:`Removal.stop`.
 
         Raises:
-            UnknownInstance.
+            UnknownInstance, Conflict.
         """
-        ended: Operation | None = None
-        while True:
-            try:
-                operation = await self._queue_stop(instance_id)
-            except UnknownInstance:
-                if ended is None:
-                    raise
-                return ended
-            except Conflict as busy:
-                operation = await self.operations.get(busy.operation_id)
-                if operation.kind == LAUNCH:
-                    await self._wish_gone(instance_id, operation)
-                    operation = await self.operations.request_cancel(operation.operation_id)
-                if operation.state.terminal and operation.state is not OperationState.CANCELLED:
-                    ended = operation  # between the two looks: now the way is free
-                    continue
-            self.worker.wake()
-            return operation
+        operation = await self._removal.stop(instance_id, idempotency_key)
+        self.worker.wake()
+        return operation
 
     async def abandon(self, instance_id: str) -> None:
-        """Forget an instance whose nodes all left the fleet: recorded as not proven ended.
+        """Forget an instance whose nodes all left the fleet; see :meth:`Removal.abandon`.
 
         Raises:
-            UnknownInstance.
-            Conflict: a node of it is there, so it can be stopped properly.
+            UnknownInstance, Conflict.
         """
-        instance = (await self.instance(instance_id)).instance
-        present = {node.report.node_id for node in self.fleet.present()}
-        here = sorted(present & set(instance.plan.node_ids))
-        if here:
-            raise Conflict(
-                "node_present",
-                f"{', '.join(here)} is in the fleet, so stop {instance_id} without force",
-                instance.operation_id or "",
-            )
-        async with self.database.begin() as connection:
-            await rows.release(connection, instance_id)
-            reason = "abandoned while its node was away: not proven ended"
-            await rows.set_status(connection, instance_id, InstanceStatus.DELETED, reason)
-        await self.routes.withdraw(instance_id)
-
-    async def _wish_gone(self, instance_id: str, launch: Operation) -> None:
-        async with self.database.begin() as connection:
-            await rows.set_status(
-                connection, instance_id, InstanceStatus.STOPPING, operation_id=launch.operation_id
-            )
+        await self._removal.abandon((await self.instance(instance_id)).instance)
 
     async def remove_model(self, model_id: str) -> None:
         """Take a custom model out of the catalog; its file stays.
@@ -315,28 +271,6 @@ class ControlPlane:
                     view.instance.operation_id or "",
                 )
         await self.catalog.remove(model_id)
-
-    async def _queue_stop(self, instance_id: str) -> Operation:
-        async with self.database.begin() as connection:
-            instance = await rows.get_instance(connection, instance_id)
-            if instance is None:
-                raise UnknownInstance(instance_id)
-            operation, _ = await self.operations.submit(
-                NewOperation(
-                    kind=STOP,
-                    resource_type=INSTANCE,
-                    resource_name=instance_id,
-                    request={"instance_id": instance_id},
-                    affinity=instance.plan.node_ids[0],
-                    cleanup_if_unstarted=True,
-                    wait_deadline_s=WAIT_DEADLINE_S,
-                ),
-                connection,
-            )
-            await rows.set_status(
-                connection, instance_id, InstanceStatus.STOPPING, operation_id=operation.operation_id
-            )
-        return operation
 
     # ── is it running ─────────────────────────────────────────────────────────────────────────────────────────
 

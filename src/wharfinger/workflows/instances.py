@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.fleet.agent import RunnerReport
 from wharfinger.placement.serial import plan_from_json, plan_to_json
 from wharfinger.placement.types import Plan, ReservationFacts
+from wharfinger.store.database import now_on
 from wharfinger.store.tables import instance_failures, instances, reservations, runners
 
 RAM = -1
@@ -31,6 +32,13 @@ class InstanceStatus(StrEnum):
     FAILED = "failed"
     STOPPING = "stopping"
     DELETED = "deleted"
+
+
+class UnknownInstance(Exception):
+    """There is no instance of that id, or it was deleted."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"no instance {instance_id!r}; `wharf ps` lists the ones there are")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ async def add_instance(
     connection: AsyncConnection, instance_id: str, card: ModelCard, request: dict[str, Any], plan: Plan
 ) -> None:
     """Write a launching instance and the reservations its plan charges."""
-    now = datetime.now(UTC)
+    now = now_on(connection)
     await connection.execute(
         insert(instances).values(
             instance_id=instance_id,
@@ -117,6 +125,14 @@ async def get_instance(
     return _instance(row) if row else None
 
 
+async def living(connection: AsyncConnection, instance_ids: Collection[str]) -> set[str]:
+    """Those of ``instance_ids`` that are instances and not deleted."""
+    query = select(instances.c.instance_id).where(
+        instances.c.instance_id.in_(instance_ids), instances.c.deleted_at.is_(None)
+    )
+    return set((await connection.execute(query)).scalars())
+
+
 async def list_instances(connection: AsyncConnection) -> list[Instance]:
     """All instances that are not deleted, oldest first."""
     query = (
@@ -159,7 +175,7 @@ async def set_status(
     Returns:
         Whether it was moved.
     """
-    now = datetime.now(UTC)
+    now = now_on(connection)
     values: dict[str, Any] = {"status": status, "status_reason": reason, "updated_at": now}
     if operation_id is not None:
         values["operation_id"] = operation_id
@@ -212,7 +228,7 @@ async def save_runner(connection: AsyncConnection, report: RunnerReport) -> None
         "instance_id": report.instance_id,
         "node_id": report.node_id,
         "report": report.model_dump(mode="json"),
-        "updated_at": datetime.now(UTC),
+        "updated_at": now_on(connection),
     }
     known = update(runners).where(runners.c.runner_id == report.runner_id).values(**values)
     if (await connection.execute(known)).rowcount == 0:
@@ -270,8 +286,10 @@ async def list_failures(connection: AsyncConnection) -> list[InstanceFailure]:
     ]
 
 
-async def prune_deleted(connection: AsyncConnection, before: datetime) -> int:
-    """Drop instances that were deleted before a time; returns how many."""
+async def prune_deleted(connection: AsyncConnection, retention_s: float) -> int:
+    """Drop instances that were deleted over ``retention_s`` seconds ago; returns how many."""
+    now = (await connection.execute(select(now_on(connection)))).scalar_one()
+    before = now - timedelta(seconds=retention_s)
     gone = select(instances.c.instance_id).where(instances.c.deleted_at < before)
     for table in (reservations, runners):
         await connection.execute(delete(table).where(table.c.instance_id.in_(gone)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wharfinger.operations.handler import OperationContext
@@ -21,9 +20,8 @@ class InstanceRetention:
 
     async def run(self, context: OperationContext) -> dict[str, Any] | None:
         """Delete them in one transaction."""
-        before = datetime.now(UTC) - timedelta(seconds=self._retention_s)
         async with self._database.begin() as connection:
-            return {"deleted": await prune_deleted(connection, before)}
+            return {"deleted": await prune_deleted(connection, self._retention_s)}
 
     async def cleanup(self, context: OperationContext) -> None:
         """Nothing to undo."""

@@ -1,11 +1,11 @@
-"""Sees runners die, and brings instances back after a restart."""
+"""Sees runners die, ends those that belong to nobody, and brings instances back after a restart."""
 
 from __future__ import annotations
 
 import structlog
 from sqlalchemy import update
 
-from wharfinger.fleet.agent import NodeAgent, RunnerReport
+from wharfinger.fleet.agent import AgentError, NodeAgent, RunnerReport, StopDeadlines
 from wharfinger.operations.model import Conflict, NewOperation
 from wharfinger.operations.store import OperationStore
 from wharfinger.store.tables import reservations
@@ -30,21 +30,43 @@ class RunnerWatch:
         """Latest report of every runner on our nodes, by runner id."""
 
     async def look(self) -> None:
-        """Read all runners once, and fail the ready instances whose runner has ended."""
-        seen: dict[str, RunnerReport] = {}
-        for agent in self._d.fleet.agents.values():
-            for report in await agent.runners():
-                seen[report.runner_id] = report
-                if report.state.ended:
-                    await self._ended(agent, report)
-        self.reports = seen
+        """Read all runners once: fail the ready instances whose runner has ended, end what no instance wants.
 
-    async def _ended(self, agent: NodeAgent, report: RunnerReport) -> None:
+        The runners are read before the instances: whoever starts one has seen its instance committed, so a launch
+        under way is never taken for a runner that belongs to nobody.
+        """
+        found = [
+            (agent, report) for agent in self._d.fleet.agents.values() for report in await agent.runners()
+        ]
+        self.reports = {report.runner_id: report for _, report in found}
+        if not found:
+            return
+        async with self._d.database.read() as connection:
+            wanted = await rows.living(connection, {report.instance_id for _, report in found})
+        for _, report in found:
+            if report.state.ended and report.instance_id in wanted:
+                await self._ended(report)
+        for agent, report in found:  # last, because ending one may take its time
+            if report.instance_id not in wanted:
+                await self._end_unwanted(agent, report)
+
+    async def _end_unwanted(self, agent: NodeAgent, report: RunnerReport) -> None:
+        """End a runner whose instance was deleted without it: abandoned while its node could not be seen, say."""
+        try:
+            if not report.state.ended:
+                log.warning(
+                    "runner of no instance", instance_id=report.instance_id, runner_id=report.runner_id
+                )
+                await agent.stop_runner(report.runner_id, StopDeadlines())
+            await agent.forget_runner(report.runner_id)
+        except AgentError as error:  # the next look tries again
+            log.error("runner not ended", runner_id=report.runner_id, code=error.code, reason=str(error))
+
+    async def _ended(self, report: RunnerReport) -> None:
         async with self._d.database.read() as connection:
             instance = await rows.get_instance(connection, report.instance_id)
         if instance is None:
-            await agent.forget_runner(report.runner_id)
-            return
+            return  # deleted just now: the next look forgets the runner
         if instance.status is not InstanceStatus.READY:
             return  # its launch or stop operation is at work and sees the same report
         code = report.error_code or "runner_crashed"

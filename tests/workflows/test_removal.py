@@ -1,0 +1,117 @@
+"""Giving an instance up: abandoned with work under way, deleted while its launch fails, deleted again."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import update
+
+from operations.polling import reached, until
+from wharfinger.fleet.local import LocalAgent
+from wharfinger.operations.model import Conflict, NewOperation, Operation, OperationState
+from wharfinger.operations.port import ClaimRequest
+from wharfinger.operations.signals import events_of
+from wharfinger.operations.transitions import Start
+from wharfinger.store.tables import operations
+from wharfinger.workflows.admission import INSTANCE, LAUNCH, STOP
+from wharfinger.workflows.instances import InstanceStatus, UnknownInstance
+from workflows.conftest import Control
+
+State = OperationState
+
+
+async def submitted(control: Control, kind: str, node_id: str) -> Operation:
+    new = NewOperation(kind, INSTANCE, "inst_a", affinity=node_id, cleanup_if_unstarted=True)
+    return (await control.operations.submit(new))[0]
+
+
+async def claimed_by_the_dead(control: Control, operation: Operation) -> None:
+    """Under way on a node that is gone, its lease run out."""
+    request = ClaimRequest("dead", [operation.kind], ["n2"], 1, 30.0)
+    [claimed] = await control.operations.claim(request)
+    assert claimed.lease is not None
+    await control.operations.apply(claimed.lease, Start())
+    async with control.database.begin() as connection:
+        ran_out = datetime.now(UTC) - timedelta(hours=1)
+        await connection.execute(update(operations).values(due_at=ran_out))
+
+
+@pytest.mark.parametrize("kind", [LAUNCH, STOP])
+@pytest.mark.parametrize("started", [True, False])
+async def test_work_of_an_abandoned_instance_ends(control: Control, kind: str, started: bool) -> None:
+    status = InstanceStatus.LAUNCHING if kind == LAUNCH else InstanceStatus.STOPPING
+    await control.add("n2", status)
+    operation = await submitted(control, kind, "n2")
+    if started:
+        await claimed_by_the_dead(control, operation)
+    await control.abandon("inst_a")
+    assert await control.found() is None
+    assert await control.reserved_bytes() == 0
+    async with control.working():
+        ended = await reached(control.operations, operation.operation_id)
+    assert (ended.state, ended.affinity) == (State.CANCELLED, None)
+
+
+async def test_an_instance_without_work_is_abandoned(control: Control) -> None:
+    await control.add("n2", InstanceStatus.READY)
+    await control.abandon("inst_a")
+    assert await control.found() is None
+    assert (await control.operations.list()).items == []
+
+
+async def test_a_delete_that_meets_a_failing_launch_deletes(control: Control, agent: LocalAgent) -> None:
+    """The failure is recorded and the launch has not ended yet: it would not see the wish any more."""
+    await control.add(agent.node_id)
+    deleting: list[asyncio.Task[Operation]] = []
+    forget = agent.forget_runner
+
+    async def delete_meanwhile(runner_id: str) -> None:
+        if not deleting:
+            found = await control.found()
+            assert found is not None
+            assert found.status is InstanceStatus.FAILED
+            deleting.append(asyncio.create_task(control.stop("inst_a")))
+            followers = control.operations.signals._listeners
+            await until(lambda: deleting[0].done() or events_of(launch.operation_id) in followers)
+        await forget(runner_id)
+
+    agent.forget_runner = delete_meanwhile  # type: ignore[method-assign]
+    launch = await submitted(control, LAUNCH, agent.node_id)  # it fails: the catalog has no such model
+    async with control.working():
+        assert (await reached(control.operations, launch.operation_id)).error_code == "model_removed"
+        stop = await deleting[0]
+        assert stop.kind == STOP
+        assert (await reached(control.operations, stop.operation_id)).state is State.SUCCEEDED
+    assert await control.found() is None
+
+
+async def test_a_launch_that_was_cancelled_meanwhile_has_deleted(control: Control, agent: LocalAgent) -> None:
+    """A second delete during the cleanup of the first finds the same launch."""
+    await control.add(agent.node_id)
+    launch = await submitted(control, LAUNCH, agent.node_id)
+    first = await control.stop("inst_a")
+    second = await control.stop("inst_a")
+    assert (first.operation_id, second.operation_id) == (launch.operation_id, launch.operation_id)
+    async with control.working():
+        assert (await reached(control.operations, launch.operation_id)).state is State.CANCELLED
+    assert await control.found() is None
+
+
+async def test_a_delete_repeated_under_its_key_is_the_same_stop(control: Control, agent: LocalAgent) -> None:
+    await control.add(agent.node_id, InstanceStatus.READY)
+    await control.add(agent.node_id, InstanceStatus.READY, "inst_b")
+    first = await control.stop("inst_a", idempotency_key="k")
+    assert (await control.stop("inst_a", idempotency_key="k")).operation_id == first.operation_id
+    async with control.working():
+        ended = await reached(control.operations, first.operation_id)
+    assert ended.state is State.SUCCEEDED
+    assert await control.stop("inst_a", idempotency_key="k") == ended
+    for other in ("other", None):
+        with pytest.raises(UnknownInstance):
+            await control.stop("inst_a", idempotency_key=other)
+    with pytest.raises(Conflict) as reused:
+        await control.stop("inst_b", idempotency_key="k")
+    assert reused.value.code == "idempotency_key_reused"
+    assert [found.operation_id for found in (await control.operations.list()).items] == [first.operation_id]

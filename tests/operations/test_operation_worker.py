@@ -324,7 +324,7 @@ async def test_a_failing_cleanup_keeps_a_cancelled_operation_unresolved(store: W
         await reached(store, operation_id, State.RUNNING)
         await store.request_cancel(operation_id)
         async with asyncio.timeout(60):
-            while (unresolved := await store.get(operation_id)).cleanup_failures < 2:
+            while (unresolved := await store.get(operation_id)).cleanup_failures < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert (unresolved.state, unresolved.completed_at) == (State.CANCELLING, None)
         ready.set()

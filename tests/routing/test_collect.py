@@ -9,7 +9,7 @@ import openai
 import orjson
 import pytest
 
-from support.gateway import MESSAGES, MODEL, Serve, send, target
+from support.gateway import MESSAGES, MODEL, PATIENCE_S, Serve, send, target
 from support.upstream import CHUNKS, Upstream
 from wharfinger.routing.collect import Collector, StreamFailed, as_stream
 
@@ -176,9 +176,9 @@ async def test_hanging_up_cuts_the_stream(serve: Serve, upstream: Upstream) -> N
     upstream.behaviour = "drip"
     served = serve(target(upstream.url, collects=True))
     _, writer = await send(served, "/v1/chat/completions", {"model": MODEL})
-    await asyncio.wait_for(upstream.arrived.wait(), 5)
+    await asyncio.wait_for(upstream.arrived.wait(), PATIENCE_S)
     await asyncio.sleep(0.2)  # while it streams
     writer.close()
-    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), 1)
+    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), PATIENCE_S)
     record = (await served.recorded())[0]
     assert (record.status, record.failure) == (499, "client_gone")

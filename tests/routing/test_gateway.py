@@ -9,8 +9,9 @@ import httpx
 import openai
 import pytest
 
-from support.gateway import AUTH, MESSAGES, MODEL, TARGET_KEY, Serve, error, post, target
+from support.gateway import AUTH, MESSAGES, MODEL, PATIENCE_S, TARGET_KEY, Serve, error, post, target
 from support.upstream import Upstream, instant_answer
+from wharfinger.engines.ports import choose_port
 from wharfinger.routing.exchange import Limits
 
 
@@ -111,7 +112,7 @@ async def test_no_or_a_wrong_key_is_401_and_never_reaches_the_endpoint(
     serve: Serve, upstream: Upstream
 ) -> None:
     served = serve(target(upstream.url))
-    async with httpx.AsyncClient(base_url=served.url) as client:
+    async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE_S) as client:
         for headers in ({}, {"authorization": "Bearer sk-wrong"}):
             for path in ("/v1/chat/completions", "/v1/models", "/v1/unknown"):
                 answer = await client.request("GET" if "models" in path else "POST", path, headers=headers)
@@ -167,7 +168,7 @@ async def test_a_body_over_the_cap_is_413(serve: Serve, upstream: Upstream) -> N
             yield b"x" * 10_000
 
     declared = await post(served.url, b"x" * 100_001)
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         undeclared = await client.post(served.url + "/v1/embeddings", content=chunked(), headers=AUTH)
     for answer in (declared, undeclared):
         assert (answer.status_code, error(answer)["code"]) == (413, "request_too_large")
@@ -235,7 +236,7 @@ async def test_an_empty_prompt_and_a_limit_below_1_never_reach_the_endpoint(
 
 async def test_paths_and_methods_that_are_not_served(serve: Serve) -> None:
     served = serve()
-    async with httpx.AsyncClient(base_url=served.url, headers=AUTH) as client:
+    async with httpx.AsyncClient(base_url=served.url, headers=AUTH, timeout=PATIENCE_S) as client:
         unknown = await client.post("/v1/responses")
         wrong = await client.get("/v1/chat/completions")
     assert (unknown.status_code, error(unknown)["code"]) == (404, "unknown_url")
@@ -319,7 +320,7 @@ async def test_a_limit_on_the_wait_for_an_answer_is_504(serve: Serve, upstream: 
     served = serve(target(upstream.url), limits=Limits(first_byte_timeout_s=0.2))
     answer = await post(served.url, {"model": MODEL})
     assert (answer.status_code, error(answer)["code"]) == (504, "upstream_timeout")
-    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), 1)
+    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), PATIENCE_S)
     await served.quiet()
 
 
@@ -332,7 +333,7 @@ async def test_silence_within_a_document_is_504(serve: Serve, upstream: Upstream
 
 async def test_a_restarted_endpoint_is_reached_again(serve: Serve) -> None:
     first = Upstream()
-    await first.start()
+    await first.start(choose_port())  # no connection of anybody's takes it while nothing listens there
     served = serve(target(first.url))
     assert (await post(served.url, {"model": MODEL})).status_code == 200
     await first.stop()

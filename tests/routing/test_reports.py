@@ -14,6 +14,7 @@ from support.gateway import (
     CLIENT_KEY,
     MESSAGES,
     MODEL,
+    PATIENCE_S,
     TARGET_KEY,
     Serve,
     Served,
@@ -37,9 +38,9 @@ def events(content: bytes) -> list[bytes]:
 
 async def test_row_87_a_slow_stream_outlives_the_limit_on_silence(serve: Serve, upstream: Upstream) -> None:
     upstream.behaviour = "drip"  # an event every 50 ms, longer in all than the limit
-    served = serve(target(upstream.url), limits=Limits(idle_timeout_s=0.3, first_byte_timeout_s=0.3))
+    served = serve(target(upstream.url), limits=Limits(idle_timeout_s=3.0, first_byte_timeout_s=3.0))
     reader, writer = await send(served, "/v1/chat/completions", {"model": MODEL, "stream": True})
-    text = await asyncio.wait_for(reader.readuntil(b"w15 "), 5)
+    text = await asyncio.wait_for(reader.readuntil(b"w65 "), PATIENCE_S)
     assert b"error" not in text
     writer.close()
 
@@ -48,21 +49,31 @@ async def test_row_87_silence_after_the_first_token_ends_the_stream_with_an_erro
     serve: Serve, upstream: Upstream
 ) -> None:
     upstream.behaviour = "silent"
-    served = serve(target(upstream.url), limits=Limits(idle_timeout_s=0.3))
+    served = serve(target(upstream.url), limits=Limits(idle_timeout_s=1.0))
     first, last = events((await stream(served)).content)
     assert first + b"\n\n" == EVENTS[0]
     assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_timeout"
-    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), 1)
+    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), PATIENCE_S)
     assert served.metric("upstream_errors_total", model=MODEL, reason="upstream_timeout") == 1
 
 
 async def test_row_87_a_silent_stream_is_kept_alive_with_comments(serve: Serve, upstream: Upstream) -> None:
     upstream.behaviour = "silent"
-    served = serve(target(upstream.url), limits=Limits(heartbeat_s=0.1, idle_timeout_s=0.75))
+    served = serve(target(upstream.url), limits=Limits(heartbeat_s=0.1))
+    reader, writer = await send(served, "/v1/chat/completions", {"model": MODEL, "stream": True})
+    async with asyncio.timeout(PATIENCE_S):
+        assert EVENTS[0] in await reader.readuntil(b"\n\n\r\n")
+        for _ in range(3):
+            assert await reader.readuntil(b"\n\n\r\n") == b"e\r\n: keep-alive\n\n\r\n"
+    writer.close()
+
+
+async def test_row_87_comments_do_not_put_the_limit_on_silence_off(serve: Serve, upstream: Upstream) -> None:
+    upstream.behaviour = "silent"
+    served = serve(target(upstream.url), limits=Limits(heartbeat_s=0.3, idle_timeout_s=1.0))
     first, *beats, last = events((await stream(served)).content)
     assert first + b"\n\n" == EVENTS[0]
-    assert len(beats) >= 3
-    assert set(beats) == {b": keep-alive"}
+    assert set(beats) <= {b": keep-alive"}
     assert last.startswith(b'data: {"error"')
 
 
@@ -76,10 +87,10 @@ async def test_row_89_done_ends_the_stream_though_the_endpoint_stays_open(
 ) -> None:
     upstream.behaviour = "open_done"
     served = serve(target(upstream.url))
-    answer = await asyncio.wait_for(stream(served), 2)
+    answer = await asyncio.wait_for(stream(served), PATIENCE_S)
     assert answer.content == b"".join(EVENTS[:3]) + DONE
     assert (await served.recorded())[0].failure is None
-    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), 1)
+    await asyncio.wait_for(upstream.seen[0].hung_up.wait(), PATIENCE_S)
 
 
 async def test_row_89_hop_by_hop_and_private_headers_stay_behind(serve: Serve, upstream: Upstream) -> None:
@@ -98,7 +109,7 @@ async def test_row_89_hop_by_hop_and_private_headers_stay_behind(serve: Serve, u
 
 async def test_row_89_one_connection_serves_many_answers(serve: Serve, upstream: Upstream) -> None:
     served = serve(target(upstream.url))
-    async with httpx.AsyncClient(base_url=served.url, headers=AUTH) as client:
+    async with httpx.AsyncClient(base_url=served.url, headers=AUTH, timeout=PATIENCE_S) as client:
         for behaviour in ("stream", "instant", "error400", "stream", "instant"):
             answer = await client.post("/v1/chat/completions", json={"model": MODEL, "behave": behaviour})
             assert answer.status_code == (400 if behaviour == "error400" else 200)
@@ -175,7 +186,7 @@ async def test_row_92_150_streams_at_once(serve: Serve, upstream: Upstream) -> N
     open_streams = [
         await send(served, "/v1/chat/completions", {"model": MODEL, "stream": True}) for _ in range(150)
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         for reader, _ in open_streams:
             await reader.readuntil(b"w0")
     assert served.metric("in_flight") == 150
@@ -190,7 +201,7 @@ async def test_row_92_over_the_limit_is_refused_at_once_not_queued(serve: Serve,
     upstream.behaviour = "hang"
     served = serve(target(upstream.url), limits=Limits(max_in_flight=1))
     _, writer = await send(served, "/v1/chat/completions", {"model": MODEL})
-    await asyncio.wait_for(upstream.arrived.wait(), 2)
+    await asyncio.wait_for(upstream.arrived.wait(), PATIENCE_S)
     answer = await post(served.url, {"model": MODEL, "behave": "instant"})
     assert (answer.status_code, error(answer)["code"], answer.headers["retry-after"]) == (
         503,

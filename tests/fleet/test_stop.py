@@ -197,7 +197,7 @@ async def test_closing_ends_the_others_when_one_survives_and_says_which(
             "did not report that it lives within 0.4 s",
         ),
         ("loading", "load_timeout_s", "runner_unresponsive", "did not finish loading the model within 0.4 s"),
-        ("mute", "warmup_timeout_s", "runner_wedged", "loaded but did not answer within 0.4 s"),
+        ("mute", "warmup_timeout_s", "runner_wedged", "loaded but did not serve within 0.4 s"),
     ],
 )
 async def test_each_phase_has_its_deadline(

@@ -12,15 +12,14 @@ import psutil
 import pytest
 from aiohttp import web
 
-from wharfinger.fleet.agent import RunnerReport, RunnerState, StopDeadlines
+from wharfinger.fleet.agent import RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.fleet.process_group import ProcessIdentity, group_members, signal_group
-from wharfinger.fleet.readiness import Endpoint, NotServing
+from wharfinger.fleet.readiness import NotServing, prove
 from wharfinger.fleet.supervisor import Supervisor
 
 SHORT = StopDeadlines(ask_s=0.3, terminate_s=0.3, kill_s=5)
 SECRET = "sk-canary-91ab"
 Answer = Callable[[web.Request], web.Response]
-Serve = Callable[[Answer], Awaitable[Endpoint]]
 
 
 async def ended(supervisor: Supervisor) -> RunnerReport:
@@ -111,92 +110,117 @@ def test_a_group_that_may_not_be_signalled_is_no_crash(monkeypatch: pytest.Monke
     assert signal_group(1, signal.SIGTERM) is False
 
 
+Serve = Callable[[Answer], Awaitable[str]]
+
+
 @pytest.fixture
-async def endpoint() -> AsyncIterator[Serve]:
-    """Serves one answer to whoever has the key, on loopback."""
+async def serve() -> AsyncIterator[Serve]:
+    """Serves one answer, also ``/health``, to whoever has a key, on loopback; gives the base URL."""
     runners: list[web.AppRunner] = []
-    async with aiohttp.ClientSession() as session:
 
-        async def serve(answer: Answer) -> Endpoint:
-            async def handle(request: web.Request) -> web.Response:
-                if "Authorization" not in request.headers:
-                    return web.Response(status=401)
-                return answer(request)
+    async def start(answer: Answer) -> str:
+        async def handle(request: web.Request) -> web.Response:
+            if "Authorization" not in request.headers:
+                return web.Response(status=401)
+            return answer(request)
 
-            app = web.Application()
-            app.router.add_route("*", "/{path:.*}", handle)
-            runners.append(web.AppRunner(app))
-            await runners[-1].setup()
-            site = web.TCPSite(runners[-1], "127.0.0.1", 0)
-            await site.start()
-            _, port = runners[-1].addresses[0]
-            return Endpoint(session, f"http://127.0.0.1:{port}", "key")
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handle)
+        runners.append(web.AppRunner(app))
+        await runners[-1].setup()
+        site = web.TCPSite(runners[-1], "127.0.0.1", 0)
+        await site.start()
+        return f"http://127.0.0.1:{runners[-1].addresses[0][1]}"
 
-        yield serve
+    yield start
     for runner in runners:
         await runner.cleanup()
 
 
-@pytest.mark.parametrize("meta", [[], [1], "x", 7, None, {"n_ctx": "many"}])
-async def test_odd_metadata_of_a_model_is_no_metadata(meta: object, endpoint: Serve) -> None:
-    probe = await endpoint(lambda _: web.json_response({"data": [{"id": "tiny", "meta": meta}]}))
-    await probe.check_identity("tiny", 512)
+async def proven(base_url: str, spec: RunnerSpec, deadline_s: float = 10) -> None:
+    async with aiohttp.ClientSession() as session:
+        await prove(session, base_url, spec, deadline_s)
 
 
-async def test_bytes_that_are_no_text_are_a_mismatch_or_a_failed_warm_up(
-    endpoint: Serve,
+async def test_an_endpoint_that_turns_healthy_is_proven_and_computes_once(
+    serve: Serve, tiny_spec: Callable[..., RunnerSpec]
 ) -> None:
-    probe = await endpoint(lambda _: web.Response(body=b"\xff\xfe{", content_type="application/json"))
+    paths: list[str] = []
+
+    def answer(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        if request.path == "/health":
+            return web.Response(status=503 if len(paths) < 3 else 200)
+        return web.json_response({"data": [{"id": "tiny"}]})
+
+    await proven(await serve(answer), tiny_spec())
+    assert paths == ["/health", "/health", "/health", "/v1/models", "/v1/completions"]
+
+
+@pytest.mark.parametrize(
+    ("served", "code"),
+    [({"id": "other"}, "model_mismatch"), ({"id": "tiny", "max_model_len": 1}, "window_too_small")],
+)
+async def test_the_wrong_endpoint_is_told_at_once(
+    served: dict[str, object], code: str, serve: Serve, tiny_spec: Callable[..., RunnerSpec]
+) -> None:
+    url = await serve(lambda _: web.json_response({"data": [served]}))
     with pytest.raises(NotServing) as wrong:
-        await probe.check_identity("tiny", 512)
-    assert (wrong.value.code, str(wrong.value)) == (
-        "model_mismatch",
-        "/v1/models answered 200 without a list of models",
+        await proven(url, tiny_spec())
+    assert wrong.value.code == code
+
+
+async def test_an_endpoint_that_never_makes_sense_is_wedged_and_says_why(
+    serve: Serve, tiny_spec: Callable[..., RunnerSpec]
+) -> None:
+    url = await serve(lambda _: web.Response(body=b"\xff\xfe{", content_type="application/json"))
+    with pytest.raises(NotServing) as wedged:
+        await proven(url, tiny_spec(), deadline_s=0.3)
+    assert (wedged.value.code, str(wedged.value)) == (
+        "runner_wedged",
+        "the runner loaded but did not serve within 0.3 s and was ended: the endpoint is not ready: bad_json at models",
     )
-    probe = await endpoint(lambda _: web.Response(status=500, body=b"bad \xff", content_type="text/plain"))
+
+
+async def test_a_first_computation_that_fails_is_told_although_it_is_no_text(
+    serve: Serve, tiny_spec: Callable[..., RunnerSpec]
+) -> None:
+    def answer(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            return web.Response(status=500, body=b"bad \xff", content_type="text/plain")
+        return web.json_response({"data": [{"id": "tiny"}]})
+
     with pytest.raises(NotServing, match="answered 500: bad \ufffd") as failed:
-        await probe.warm_up("tiny", embedding=False)
+        await proven(await serve(answer), tiny_spec())
     assert failed.value.code == "warmup_failed"
 
 
 class NoSockets(aiohttp.TCPConnector):
-    """A machine that has no file descriptor left for another connection, for a while."""
+    """A machine that has no file descriptor left for another connection, for some calls."""
 
-    refusals = 2
+    def __init__(self, refused: range) -> None:
+        super().__init__()
+        self.calls = 0
+        self.refused = refused
 
     async def connect(self, *args: object, **kwargs: object) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if self.refusals:
-            self.refusals -= 1
+        self.calls += 1
+        if self.calls in self.refused:
             raise OSError(24, "Too many open files")
         return await super().connect(*args, **kwargs)  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_plain_system_error_is_asked_again_while_waiting_for_health(
-    endpoint: Serve,
+async def test_a_plain_system_error_is_asked_again_but_not_in_the_first_computation(
+    serve: Serve, tiny_spec: Callable[..., RunnerSpec]
 ) -> None:
-    healthy = await endpoint(lambda _: web.Response())
-    async with aiohttp.ClientSession(
-        connector=NoSockets(), headers={"Authorization": "Bearer key"}
-    ) as session:
-        probe = Endpoint(session, healthy._base_url, "key")
-        async with asyncio.timeout(5):
-            await probe.wait_healthy()
-
-
-async def test_a_plain_system_error_in_the_first_answer_is_a_failed_warm_up(
-    misbehaving: Callable[..., Supervisor],
-) -> None:
-    class Refusing(NoSockets):
-        refusals = 1_000_000
-
-    async def healthy(_: Endpoint) -> None:
-        return
-
-    async with aiohttp.ClientSession(connector=Refusing()) as session:
-        supervisor = misbehaving("mute", session=session)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Endpoint, "wait_healthy", healthy)
-            await supervisor.start()
-            report = await ended(supervisor)
-    assert (report.state, report.error_code) == (RunnerState.FAILED, "warmup_failed")
-    assert report.error_message == ("the endpoint broke off its first answer: [Errno 24] Too many open files")
+    url = await serve(lambda _: web.json_response({"data": [{"id": "tiny"}]}))
+    async with aiohttp.ClientSession(connector=NoSockets(range(1, 3))) as session:
+        await prove(session, url, tiny_spec(), 10)
+    asked_three_times = range(4, 5)
+    async with aiohttp.ClientSession(connector=NoSockets(asked_three_times)) as session:
+        with pytest.raises(NotServing) as failed:
+            await prove(session, url, tiny_spec(), 10)
+    assert (failed.value.code, str(failed.value)) == (
+        "warmup_failed",
+        "the endpoint broke off its first answer: [Errno 24] Too many open files",
+    )

@@ -162,8 +162,8 @@ class RunnerReport(AgentValue):
     """Process exit status; negative is the signal that ended it."""
     error_code: str | None = None
     """Set with ``RunnerFailed``: ``file_missing``, ``load_failed``, ``out_of_memory``, ``port_in_use`` (the load);
-    ``model_mismatch``, ``endpoint_open``, ``warmup_failed`` (the first answers); ``runner_unresponsive`` (no status, or
-    a load past its deadline), ``runner_wedged`` (loaded, but no answer);
+    ``endpoint_open``, ``model_mismatch``, ``window_too_small``, ``warmup_failed`` (the first answers);
+    ``runner_unresponsive`` (no status, or a load past its deadline), ``runner_wedged`` (loaded, but not ready in time);
     ``runner_crashed``, ``spawn_failed``; ``internal_error`` (our own supervision broke; only the error's type is
     named)."""
     error_message: str | None = None

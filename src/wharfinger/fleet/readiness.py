@@ -1,4 +1,4 @@
-"""Proof that a runner's endpoint serves the right model to the holder of the key, and to nobody else."""
+"""From a runner that has loaded to one that is proven: its endpoint is as it must be, and it has computed once."""
 
 from __future__ import annotations
 
@@ -8,89 +8,75 @@ from typing import Any, Final
 
 import aiohttp
 
+from wharfinger.fleet.agent import RunnerSpec
+from wharfinger.runtimes.inspect import Verdict, inspect
+
 _RETRY_S: Final = 0.05
-_REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None)
+"""The deadline of :func:`prove` is the only one."""
 
 
 class NotServing(Exception):
-    """The endpoint answers, but not as it must. ``code`` is stable."""
+    """The runner does not serve as it must. ``code`` is stable."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-class Endpoint:
-    """One OpenAI-compatible endpoint under test. Deadlines are the caller's."""
+async def prove(session: aiohttp.ClientSession, base_url: str, spec: RunnerSpec, deadline_s: float) -> None:
+    """Return once the endpoint serves ``spec`` to the holder of its key and has computed one token or embedding.
 
-    def __init__(self, session: aiohttp.ClientSession, base_url: str, api_key: str) -> None:
-        self._session = session
-        self._base_url = base_url
-        self._headers = {"Authorization": f"Bearer {api_key}"}
+    Raises:
+        NotServing: ``endpoint_open``, ``model_mismatch``, ``window_too_small``; ``warmup_failed``;
+            ``runner_wedged`` when it takes longer than ``deadline_s`` seconds.
+    """
+    obstacle = "the endpoint does not answer"
+    try:
+        async with asyncio.timeout(deadline_s):
+            while (found := await _obstacle(session, base_url, spec)) is not None:
+                obstacle = found
+                await asyncio.sleep(_RETRY_S)
+            obstacle = "its first computation does not end"
+            await _warm_up(session, base_url, spec)
+    except TimeoutError:
+        raise NotServing(
+            "runner_wedged",
+            f"the runner loaded but did not serve within {deadline_s:g} s and was ended: {obstacle}",
+        ) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise NotServing("warmup_failed", f"the endpoint broke off its first answer: {error}") from None
 
-    async def wait_healthy(self) -> None:
-        """Return once ``/health`` answers 200, asking again for ever."""
-        while True:
-            try:
-                async with self._session.get(
-                    f"{self._base_url}/health", timeout=_REQUEST_TIMEOUT
-                ) as response:
-                    if response.status == HTTPStatus.OK:
-                        return
-            except (aiohttp.ClientError, OSError):
-                pass  # not listening yet, or no descriptor left for now; the caller's deadline ends this
-            await asyncio.sleep(_RETRY_S)
 
-    async def check_identity(self, model_id: str, context_tokens: int) -> None:
-        """The key is demanded, ``model_id`` is what is served, and a request gets its whole window.
+async def _obstacle(session: aiohttp.ClientSession, base_url: str, spec: RunnerSpec) -> str | None:
+    """What the endpoint is not ready for; ``None`` when it is."""
+    found = await inspect(
+        session,
+        base_url,
+        spec.model_id,
+        api_key=spec.api_key.get_secret_value(),
+        context_tokens=spec.context_tokens,
+    )
+    if found.verdict is Verdict.WRONG:
+        raise NotServing(found.reason, found.detail)
+    return None if found.verdict is Verdict.READY else found.detail
 
-        Raises:
-            NotServing: ``endpoint_open``, ``model_mismatch``.
-        """
-        status, _ = await self._get("/v1/models", {})
-        if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+
+async def _warm_up(session: aiohttp.ClientSession, base_url: str, spec: RunnerSpec) -> None:
+    """Compute once: one token, or one embedding.
+
+    Raises:
+        NotServing: ``warmup_failed``.
+    """
+    path = "/v1/embeddings" if spec.embedding else "/v1/completions"
+    body: dict[str, Any] = {"model": spec.model_id}
+    body |= {"input": "ready"} if spec.embedding else {"prompt": "ready", "max_tokens": 1}
+    headers = {"Authorization": f"Bearer {spec.api_key.get_secret_value()}"}
+    async with session.post(
+        f"{base_url}{path}", json=body, headers=headers, timeout=_NO_TIMEOUT, allow_redirects=False
+    ) as response:
+        if response.status != HTTPStatus.OK:
+            text = (await response.text(errors="replace"))[:300]
             raise NotServing(
-                "endpoint_open", f"the endpoint answered {status} without its API key; it must refuse"
+                "warmup_failed", f"the first request to {path} was answered {response.status}: {text}"
             )
-        status, body = await self._get("/v1/models", self._headers)
-        models = body.get("data") if isinstance(body, dict) else None
-        if status != HTTPStatus.OK or not isinstance(models, list):
-            raise NotServing("model_mismatch", f"/v1/models answered {status} without a list of models")
-        by_id = {str(model.get("id")): model for model in models if isinstance(model, dict)}
-        if model_id not in by_id:
-            served = ", ".join(sorted(by_id)) or "nothing"
-            raise NotServing("model_mismatch", f"the endpoint serves {served}, not {model_id}")
-        meta = by_id[model_id].get("meta")
-        window = meta.get("n_ctx") if isinstance(meta, dict) else None
-        if isinstance(window, int) and window < context_tokens:
-            raise NotServing(
-                "model_mismatch",
-                f"the engine gives a request {window} tokens, not the {context_tokens} that were placed",
-            )
-
-    async def warm_up(self, model_id: str, *, embedding: bool) -> None:
-        """Compute once: one token, or one embedding.
-
-        Raises:
-            NotServing: ``warmup_failed``.
-        """
-        path = "/v1/embeddings" if embedding else "/v1/completions"
-        body: dict[str, Any] = {"model": model_id}
-        body |= {"input": "ready"} if embedding else {"prompt": "ready", "max_tokens": 1}
-        async with self._session.post(
-            f"{self._base_url}{path}", json=body, headers=self._headers, timeout=_REQUEST_TIMEOUT
-        ) as response:
-            if response.status != HTTPStatus.OK:
-                text = (await response.text(errors="replace"))[:300]
-                raise NotServing(
-                    "warmup_failed", f"the first request to {path} was answered {response.status}: {text}"
-                )
-
-    async def _get(self, path: str, headers: dict[str, str]) -> tuple[int, Any]:
-        async with self._session.get(
-            f"{self._base_url}{path}", headers=headers, timeout=_REQUEST_TIMEOUT
-        ) as response:
-            try:
-                return response.status, await response.json(content_type=None)
-            except ValueError:
-                return response.status, None

@@ -34,7 +34,7 @@ from wharfinger.engines.ports import LOOPBACK
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.fleet.failure import Failure, explained
 from wharfinger.fleet.process_group import ProcessIdentity, group_members, signal_group
-from wharfinger.fleet.readiness import Endpoint, NotServing
+from wharfinger.fleet.readiness import NotServing, prove
 from wharfinger.fleet.runner_log import LogPump, RunnerLog
 
 RUNNER_COMMAND: Final = (sys.executable, "-P", "-m", "wharfinger.fleet.runner_main")
@@ -285,19 +285,7 @@ class Supervisor:
         endpoint = self._report.endpoint
         assert endpoint is not None
         self._enter(RunnerState.WARMING_UP)
-        probe = Endpoint(self._session, endpoint, self.spec.api_key.get_secret_value())
-        seconds = self.spec.warmup_timeout_s
-        try:
-            async with asyncio.timeout(seconds):
-                await probe.wait_healthy()
-                await probe.check_identity(self.spec.model_id, self.spec.context_tokens)
-                await probe.warm_up(self.spec.model_id, embedding=self.spec.embedding)
-        except TimeoutError:
-            raise NotServing(
-                "runner_wedged", f"the runner loaded but did not answer within {seconds:g} s and was ended"
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise NotServing("warmup_failed", f"the endpoint broke off its first answer: {error}") from None
+        await prove(self._session, endpoint, self.spec, self.spec.warmup_timeout_s)
         self._enter(RunnerState.READY)
 
     async def _watch(self, process: Process, status: asyncio.Task[None], drive: asyncio.Task[None]) -> None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import structlog
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -213,7 +214,7 @@ class LaunchHandler:
             model_id=instance.model_id,
             backend=rank.backend,
             model_path=path,
-            context_tokens=plan.context_tokens or FALLBACK_CONTEXT_TOKENS,
+            context_tokens=_context_tokens(instance),
             slots=plan.settings.slots,
             port=plan.port if len(plan.ranks) > 1 else None,  # alone, any port the node finds free will do
             api_key=SecretStr(self._d.secret.runner_key(instance.runner_id(0))),
@@ -234,14 +235,18 @@ class LaunchHandler:
     async def _inspect(self, context: OperationContext, instance: Instance, report: RunnerReport) -> None:
         assert report.endpoint is not None, "a ready runner listens"
         key = self._d.secret.runner_key(instance.runner_id(0))
-        found = await inspect(report.endpoint, instance.model_id, api_key=key)
-        if found.verdict is Verdict.MODEL_MISMATCH:
-            raise PermanentError(
-                "model_mismatch",
-                f"the endpoint serves {', '.join(found.models) or 'nothing'} instead of {instance.model_id}",
+        async with aiohttp.ClientSession() as session:
+            found = await inspect(
+                session,
+                report.endpoint,
+                instance.model_id,
+                api_key=key,
+                context_tokens=_context_tokens(instance),
             )
+        if found.verdict is Verdict.WRONG:
+            raise PermanentError(found.reason, found.detail)
         if found.verdict is not Verdict.READY:
-            raise Waiting("runtime_starting", f"the endpoint is not ready: {found.reason} at {found.stage}")
+            raise Waiting("runtime_starting", found.detail)
         await context.checkpoint(
             "inspect",
             payload={"latency_s": round(found.latency_s, 4)},
@@ -275,6 +280,10 @@ class LaunchHandler:
             await self._d.routes.register(connection, target, report.node_id)
         await self._d.routes.refresh()
         await context.checkpoint("route", progress=99, message=f"{instance.model_id} is routed")
+
+
+def _context_tokens(instance: Instance) -> int:
+    return instance.plan.context_tokens or FALLBACK_CONTEXT_TOKENS
 
 
 async def end_runners(d: LaunchDependencies, instance: Instance) -> list[RunnerReport]:

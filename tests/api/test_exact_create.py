@@ -111,6 +111,82 @@ def test_a_window_that_is_not_positive_is_refused(
     refused(client, placement, 400, "context_not_positive")
 
 
+@pytest.mark.parametrize("tokens", [1, 255])
+def test_a_window_too_small_to_serve_is_refused(
+    client: httpx.Client, placement: dict[str, Any], tokens: int
+) -> None:
+    body(placement)["contextTokenLimit"] = tokens
+    assert "256" in refused(client, placement, 400, "context_out_of_range")["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("nLayers", 99, "nLayers is 99, but gemma-3-270m has 18 layers"),
+        ("worldSize", 7, "worldSize is 7, but there are 1 shards"),
+        ("deviceRank", 3, "deviceRank must be 0 to 0, each once; the shards have 3"),
+    ],
+)
+def test_what_a_shard_says_of_the_whole_must_be_so(
+    client: httpx.Client, placement: dict[str, Any], field: str, value: int, words: str
+) -> None:
+    shard(placement)[field] = value
+    assert refused(client, placement, 400, "sharding_mismatch")["message"] == words
+
+
+def test_tensor_shards_of_a_model_that_has_none_are_refused(
+    client: httpx.Client, placement: dict[str, Any]
+) -> None:
+    assert shard(placement)["modelCard"]["supportsTensor"] is False
+    (runner,) = body(placement)["shardAssignments"]["runnerToShard"].values()
+    runner["TensorShardMetadata"] = runner.pop("PipelineShardMetadata")
+    refused(client, placement, 400, "tensor_unsupported")
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "value", "words"),
+    [
+        ("instance", "colour", "red", "Extra inputs are not permitted"),
+        ("instance", "jacclDevices", [], "Extra inputs are not permitted"),
+        ("instance", "ephemeralPort", "24000", "valid integer"),
+        ("instance", "ephemeralPort", 70000, "less than or equal to 65535"),
+        ("instance", "hostsByNode", {"node_a": [{"ip": 1, "port": 1}]}, "valid string"),
+        ("instance", "requestedContextTokens", 5, "greater than or equal to 256"),
+        ("instance", "excludedNodes", ["x" * 513], "at most 512 characters"),
+        ("instance", "excludedNodes", ["x"] * 1025, "at most 1024 items"),
+        ("shard", "colour", "red", "Extra inputs are not permitted"),
+        ("shard", "nLayers", True, "valid integer"),
+        ("shard", "immediateException", True, "False"),
+    ],
+)
+def test_only_the_contracts_fields_with_their_types(
+    client: httpx.Client, placement: dict[str, Any], where: str, field: str, value: object, words: str
+) -> None:
+    (body if where == "instance" else shard)(placement)[field] = value
+    error = refused(client, placement, 422, "invalid_request")
+    assert words in error["message"]
+    assert f".{field}" in error["param"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"resolvedEngineBuild": None, "llamaServerSettings": {"slots": 1}, "immediateException": False}],
+)
+def test_the_contracts_fields_that_nothing_depends_on_are_taken(
+    client: httpx.Client, server: Server, placement: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    shard(placement).update(changes)
+    body(placement).update({"instanceId": "mine-4", "requestedContextTokens": 512})
+    response = client.post("/instance", json={"instance": placement})
+    assert response.status_code == 200, response.text
+    again = client.get("/instance/mine-4").json()
+    again["MlxRingInstance"]["instanceId"] = "mine-5"
+    assert client.post("/instance", json={"instance": again}).status_code == 200
+    for instance_id in ("mine-4", "mine-5"):
+        client.delete(f"/instance/{instance_id}")
+        server.wait_status(instance_id, "deleted")
+
+
 def test_a_window_larger_than_the_cards_is_lowered(
     client: httpx.Client, server: Server, placement: dict[str, Any]
 ) -> None:

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from wharfinger.access.rules import Forbidden
+from wharfinger.api.text import shown
 from wharfinger.catalog.library import UnknownModel
 from wharfinger.fleet.agent import AgentError
 from wharfinger.operations.model import Conflict
@@ -26,6 +27,8 @@ from wharfinger.workflows.control import INFO_PENDING, UnknownInstance
 
 log = structlog.get_logger(__name__)
 
+MAX_PROBLEMS = 100
+"""Of a request that is wrong in more places, the answer lists this many."""
 PLACEMENT_FAILURE_HEADER = "X-Skulk-Placement-Failure"
 
 
@@ -125,14 +128,21 @@ def _agent_error(_: Request, error: Exception) -> JSONResponse:
 
 def _invalid(_: Request, invalid: Exception) -> JSONResponse:
     assert isinstance(invalid, RequestValidationError)
-    problems = [
-        {"loc": list(problem["loc"]), "msg": problem["msg"], "type": problem["type"]}
-        for problem in invalid.errors()
-    ]
-    first = problems[0] if problems else {"loc": ["body"], "msg": "invalid request"}
-    field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
-    error = ApiError(422, "invalid_request", f"{field}: {first['msg']}", param=field)
+    problems = [_problem(problem) for problem in invalid.errors()[:MAX_PROBLEMS]]
+    first = problems[0] if problems else {"loc": ["body"], "msg": "invalid request", "type": ""}
+    if first["type"] == "json_invalid":  # its place is a position in the text, no field
+        error = ApiError(422, "invalid_request", f"the body is not valid JSON: {first['msg']}")
+    else:
+        field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+        error = ApiError(422, "invalid_request", f"{field}: {first['msg']}", param=field)
     return JSONResponse(envelope(error) | {"detail": problems}, status_code=422)
+
+
+def _problem(found: dict[str, Any]) -> dict[str, Any]:
+    """One wrong part of a request. Names of unknown fields are the caller's own, of any length."""
+    message = found["ctx"]["error"] if found["type"] == "json_invalid" else found["msg"]
+    place = [shown(part) if isinstance(part, str) else part for part in found["loc"]]
+    return {"loc": place, "msg": message, "type": found["type"]}
 
 
 def _http(_: Request, error: Exception) -> JSONResponse:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wharfinger.api.dependencies import Control, IdempotencyKey, Operator, Viewer
 from wharfinger.api.errors import ApiError
+from wharfinger.api.text import Name, Names
 from wharfinger.api.wire import (
     instance_wire,
     previews_wire,
@@ -24,7 +25,7 @@ from wharfinger.workflows.control import InstanceView
 router = APIRouter(tags=["Instances"])
 
 MAX_NODES = 1024
-ContextTokens = Annotated[int | None, Field(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)]
+ContextTokens = Annotated[int | None, Field(strict=True, ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)]
 
 
 class PlaceInstanceBody(BaseModel):
@@ -32,12 +33,12 @@ class PlaceInstanceBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
-    model_id: str
+    model_id: Name
     sharding: Sharding = Sharding.PIPELINE
     instance_meta: InstanceMeta = InstanceMeta.RING
-    min_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
-    excluded_nodes: list[str] = []
-    node_ids: list[str] = []
+    min_nodes: Annotated[int, Field(strict=True, ge=1, le=MAX_NODES)] = 1
+    excluded_nodes: Names = []
+    node_ids: Names = []
     """Nodes that must take part (ours)."""
     context_tokens: ContextTokens = None
 
@@ -46,13 +47,13 @@ class PlaceInstanceBody(BaseModel):
 async def preview_placements(
     control: Control,
     _: Viewer,
-    model_id: str,
-    node_ids: Annotated[list[str] | None, Query()] = None,
-    excluded_node_ids: Annotated[list[str] | None, Query()] = None,
+    model_id: Name,
+    node_ids: Annotated[Names | None, Query()] = None,
+    excluded_node_ids: Annotated[Names | None, Query()] = None,
     context_tokens: Annotated[int | None, Query(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)] = None,
     min_nodes: Annotated[int, Query(ge=1, le=MAX_NODES)] = 1,
     sharding: Sharding | None = None,
-    what_if: Annotated[list[str] | None, Query(description="Machines to imagine, e.g. +1xH100-80GB")] = None,
+    what_if: Annotated[Names | None, Query(description="Machines to imagine, e.g. +1xH100-80GB")] = None,
 ) -> dict[str, Any]:
     """Where a model could run now, best first, with the reasons where it could not."""
     request = PlanRequest(
@@ -93,13 +94,13 @@ async def list_instances(control: Control, _: Viewer) -> dict[str, Any]:
 
 
 @router.get("/instance/{instance_id}")
-async def get_instance(control: Control, _: Viewer, instance_id: str) -> dict[str, Any]:
+async def get_instance(control: Control, _: Viewer, instance_id: Name) -> dict[str, Any]:
     """The placement of one instance, as the contract's tagged object."""
     return tagged(await control.instance(instance_id))
 
 
 @router.get("/api/v1/instances/{instance_id}")
-async def show_instance(control: Control, _: Viewer, instance_id: str) -> dict[str, Any]:
+async def show_instance(control: Control, _: Viewer, instance_id: Name) -> dict[str, Any]:
     """One instance with its status, runners, plan and the failure that ended it."""
     view = await control.instance(instance_id)
     failure = next((f for f in await control.failures() if f.instance_id == instance_id), None)
@@ -118,7 +119,7 @@ async def show_instance(control: Control, _: Viewer, instance_id: str) -> dict[s
 
 @router.delete("/instance/{instance_id}")
 async def delete_instance(
-    control: Control, _: Operator, instance_id: str, force: bool = False
+    control: Control, _: Operator, instance_id: Name, force: bool = False
 ) -> dict[str, Any]:
     """Stop an instance and release what it holds. The work goes on under ``operation_id``.
 
@@ -140,7 +141,7 @@ async def delete_instance(
 async def read_logs(
     control: Control,
     _: Viewer,
-    instance_id: str,
+    instance_id: Name,
     offset: int = 0,
     limit_bytes: Annotated[int, Query(ge=1, le=1 << 20)] = 1 << 16,
     rank: Annotated[int, Query(ge=0)] = 0,

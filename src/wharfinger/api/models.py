@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from wharfinger.api.dependencies import Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
+from wharfinger.api.text import FilePath, Name, shown
 from wharfinger.catalog.errors import CatalogConflict, CatalogError, NotRemovableError
 from wharfinger.catalog.library import CatalogEntry
 
@@ -19,21 +20,24 @@ router = APIRouter(tags=["Models"])
 class AddFileBody(BaseModel):
     """A model on the control plane's machine."""
 
-    path: str = Field(
+    path: FilePath = Field(
         description="Absolute path of a GGUF file, or of a folder with safetensors and config.json, "
         "on the control plane's machine"
     )
-    model_id: str | None = Field(
+    model_id: Name | None = Field(
         default=None, description="Name to serve it under; by default the one in its header, or the folder's"
     )
 
 
 @router.get("/models")
-async def list_models(control: Control, _: Viewer, status: str | None = None) -> dict[str, Any]:
+async def list_models(control: Control, _: Viewer, status: Name | None = None) -> dict[str, Any]:
     """Models this installation is authorised to run. ``status=downloaded`` keeps those whose file a node has."""
     if status not in (None, "downloaded"):
         raise ApiError(
-            400, "invalid_status", f"status {status!r} is unknown; accepted: downloaded", param="status"
+            400,
+            "invalid_status",
+            f"status {shown(status)!r} is unknown; accepted: downloaded",
+            param="status",
         )
     entries = await control.catalog.list()
     if status == "downloaded":
@@ -44,7 +48,7 @@ async def list_models(control: Control, _: Viewer, status: str | None = None) ->
 
 
 @router.get("/api/v1/models/{model_id:path}")
-async def show_model(control: Control, _: Viewer, model_id: str) -> dict[str, Any]:
+async def show_model(control: Control, _: Viewer, model_id: Name) -> dict[str, Any]:
     """One model with its whole card."""
     entry = await control.catalog.get(model_id)
     return _entry(entry) | {"card": entry.card.to_wire(), "card_digest": entry.card.digest}
@@ -55,12 +59,12 @@ async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[st
     """Read the headers of a model on the control plane's machine and add its card to the catalog."""
     path = Path(body.path)
     if not path.is_absolute():
-        raise ApiError(400, "path_not_absolute", f"path {body.path!r} must be absolute", param="path")
+        raise ApiError(400, "path_not_absolute", f"path {shown(body.path)!r} must be absolute", param="path")
     if path.suffix != ".gguf" and not path.is_dir():
         raise ApiError(
             400,
             "invalid_model_file",
-            f"{body.path!r} is neither a .gguf file nor a folder with safetensors and config.json",
+            f"{shown(body.path)!r} is neither a .gguf file nor a folder with safetensors and config.json",
             param="path",
         )
     try:
@@ -74,7 +78,7 @@ async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[st
 
 
 @router.delete("/api/v1/models/{model_id:path}")
-async def remove_model(control: Control, _: Operator, model_id: str) -> dict[str, Any]:
+async def remove_model(control: Control, _: Operator, model_id: Name) -> dict[str, Any]:
     """Take a model that was added here out of the catalog; its file stays."""
     try:
         await control.remove_model(model_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.fleet.agent import RunnerReport, RunnerState
-from wharfinger.placement.memory import reserves_context_at_load
+from wharfinger.placement.memory import MIN_CONTEXT_TOKENS, reserves_context_at_load
 from wharfinger.placement.previews import PreviewAnswer
 from wharfinger.placement.serial import node_refusal_to_json, plan_to_json, refusal_to_json
 from wharfinger.placement.types import (
@@ -53,7 +53,8 @@ def instance_wire(
         "contextTokenLimit": plan.context_tokens,
         "excludedNodes": sorted(excluded or []),
         "systemRole": None,
-        "requestedContextTokens": wished,
+        # The contract's type has this lower bound, and a small model's window may be below it.
+        "requestedContextTokens": None if wished is None or wished < MIN_CONTEXT_TOKENS else wished,
     }
     if plan.meta is InstanceMeta.RPC:
         driver = plan.ranks[0].node_id

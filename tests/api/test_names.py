@@ -1,0 +1,98 @@
+"""Whatever text a caller sends as a name: it is bounded, it is text, and an error does not repeat all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from support.server import DEMO_MODEL_ID, Server
+
+HALF = "\ud800"
+"""Half of a surrogate pair: JSON can write it down, UTF-8 cannot."""
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as found:
+        yield found
+
+
+def post(client: httpx.Client, path: str, document: object) -> httpx.Response:
+    return client.post(path, content=json.dumps(document), headers={"content-type": "application/json"})
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/place_instance", {"model_id": HALF}),
+        ("/place_instance", {"model_id": DEMO_MODEL_ID, "excluded_nodes": [HALF]}),
+        ("/place_instance", {"model_id": DEMO_MODEL_ID, "node_ids": [HALF]}),
+        ("/place_instance", {"model_id": DEMO_MODEL_ID, HALF: 1}),
+        ("/place_instance", {"model_id": "a\0b"}),
+        ("/instance", {"instance": {HALF: {}}}),
+        ("/instance", {"instance": {"MlxRingInstance": {"shardAssignments": {"modelId": HALF}}}}),
+        ("/instance", {"instance": {"MlxRingInstance": {HALF: 1}}}),
+        ("/api/v1/models", {"path": f"/{HALF}.gguf"}),
+        ("/api/v1/models", {"path": "/a.gguf", "model_id": HALF}),
+        ("/api/v1/models", {"path": "/a\0b.gguf"}),
+        ("/api/v1/keys", {"name": HALF}),
+    ],
+    ids=lambda value: None if isinstance(value, str) else json.dumps(value)[:60],
+)
+def test_what_is_no_text_is_refused(client: httpx.Client, path: str, document: dict[str, Any]) -> None:
+    response = post(client, path, document)
+    assert response.status_code == 422, response.text
+    assert response.json()["error"]["reason"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "words"),
+    [
+        ("/place_instance", {"model_id": "x" * 300_000}, "at most 512 characters"),
+        ("/place_instance", {"model_id": "x", "excluded_nodes": ["x"] * 1025}, "at most 1024 items"),
+        ("/place_instance", {"model_id": "x", "y" * 300_000: 1}, "Extra inputs are not permitted"),
+        ("/instance", {"instance": {"x" * 300_000: {}}}, "exactly one key"),
+        ("/instance", {"instance": {"MlxRingInstance": {"y" * 300_000: 1}}}, "Field required"),
+        ("/place_instance", {"model_id": "x", "min_nodes": True}, "valid integer"),
+    ],
+    ids=["id", "ids", "field", "tag", "field within", "min_nodes"],
+)
+def test_what_is_too_long_or_of_another_type_is_refused_and_not_repeated(
+    client: httpx.Client, path: str, document: dict[str, Any], words: str
+) -> None:
+    response = post(client, path, document)
+    assert response.status_code == 422
+    assert words in response.json()["error"]["message"]
+    assert len(response.content) < 4000
+
+
+@pytest.mark.parametrize("path", ["/place_instance", "/instance", "/api/v1/models", "/api/v1/keys"])
+def test_a_body_that_is_no_json_says_so(client: httpx.Client, path: str) -> None:
+    response = client.post(path, content="{", headers={"content-type": "application/json"})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert error["message"] == (
+        "the body is not valid JSON: Expecting property name enclosed in double quotes"
+    )
+    assert error["param"] is None
+
+
+def test_of_many_problems_the_first_hundred_are_listed(client: httpx.Client) -> None:
+    document = {"model_id": "x"} | {f"unknown_{number}": 1 for number in range(1000)}
+    assert len(post(client, "/place_instance", document).json()["detail"]) == 100
+
+
+@pytest.mark.parametrize("path", ["/instance/{}", "/api/v1/instances/{}", "/api/v1/models/{}"])
+def test_a_name_in_the_url_is_bounded_too(client: httpx.Client, path: str) -> None:
+    assert client.get(path.format("x" * 512)).status_code == 404
+    assert client.get(path.format("x" * 513)).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["model_id", "node_ids", "excluded_node_ids", "what_if"])
+def test_a_name_in_the_query_is_bounded_too(client: httpx.Client, name: str) -> None:
+    params = {"model_id": DEMO_MODEL_ID, name: "x" * 513}
+    assert client.get("/instance/previews", params=params).status_code == 422

@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="WHARF_", extra="ignore")
 
     data_dir: Path = Field(default_factory=default_data_dir)
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
     """0 takes any free port."""
     database_url: SecretStr | None = None

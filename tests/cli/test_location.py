@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 from support.server import Server, wharf
 
@@ -44,6 +46,34 @@ def test_a_named_address_is_used_without_a_lock(server: Server, tmp_path: Path) 
     environment = {"WHARF_DATA_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "WHARF_URL": server.url + "/"}
     assert wharf("ps", environment=environment).returncode == 7
     assert wharf("ps", environment=environment | {"WHARF_API_KEY": server.key}).returncode == 0
+
+
+class Listener(BaseHTTPRequestHandler):
+    """Answers everything, and keeps what it was sent."""
+
+    def do_GET(self) -> None:
+        self.server.seen.append(self.headers.get("Authorization"))  # type: ignore[attr-defined]
+        self.send_response(401)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of what it overrides
+        """Say nothing."""
+
+
+def test_a_named_address_is_not_sent_the_key_of_the_data_directory(server: Server) -> None:
+    """Not even while a control plane runs there."""
+    seen: list[str | None] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as stranger:
+        stranger.seen = seen  # type: ignore[attr-defined]
+        Thread(target=stranger.serve_forever, daemon=True).start()
+        url = f"http://localhost:{stranger.server_port}"
+        environment = {"WHARF_DATA_DIR": str(server.data_dir), "PATH": "/usr/bin:/bin", "WHARF_URL": url}
+        refused = wharf("models", "list", environment=environment)
+        wharf("models", "list", environment=environment | {"WHARF_API_KEY": "wharf_mine"})
+        stranger.shutdown()
+    assert refused.returncode == 7
+    assert "WHARF_API_KEY" in refused.stderr
+    assert seen == [None, "Bearer wharf_mine"]
 
 
 def test_a_killed_control_plane_does_not_answer(fresh: Server) -> None:

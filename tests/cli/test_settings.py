@@ -69,3 +69,13 @@ def test_the_demo_uses_a_named_data_directory_as_it_is(
     monkeypatch.setenv("WHARF_DATA_DIR", str(tmp_path / "named"))
     assert demo_settings(None, None).data_dir == tmp_path / "named"
     assert demo_settings(tmp_path / "option", None).data_dir == tmp_path / "option"
+
+
+@pytest.mark.parametrize("empty", [{"WHARF_HOST": ""}, {}])
+def test_no_host_at_all_is_not_every_address(tmp_path: Path, empty: dict[str, str]) -> None:
+    options = () if empty else ("--host", "")
+    environment = {**os.environ, "WHARF_DATA_DIR": str(tmp_path), "WHARF_PORT": "0", **empty}
+    result = wharf("up", *options, environment=environment)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: WHARF_HOST: ")
+    assert len(result.stderr.splitlines()) == 1

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from wharfinger.cli.errors import refused
-from wharfinger.cli.location import key_for, local_key, local_url, named_url
+from wharfinger.cli.location import local_key, local_url, named_key, named_url
 from wharfinger.cli.output import CliError, Exit
 from wharfinger.cli.settings import settings_from
 
@@ -19,8 +19,9 @@ from wharfinger.cli.settings import settings_from
 class Client:
     """A control plane over HTTP.
 
-    Its address is ``WHARF_URL``, or where the control plane of the data directory listens; its key is
-    ``WHARF_API_KEY``, or the admin key of the data directory. With ``url`` given, the environment is not asked.
+    Its address is ``WHARF_URL``, or where the control plane of the data directory listens. Its key is
+    ``WHARF_API_KEY``, or the admin key of the data directory, which is sent to that directory's control plane and to
+    no address named otherwise. ``url`` is that control plane's own; with it, the environment is not asked.
 
     Raises:
         CliError: a setting is wrong. That nothing answers is told by the first request.
@@ -29,7 +30,9 @@ class Client:
     def __init__(self, data_dir: Path | None = None, *, url: str | None = None) -> None:
         self.data_dir = data_dir or settings_from().data_dir
         self._named = url or named_url()
-        key = local_key(self.data_dir) if url else key_for(self.data_dir)
+        key = None if url else named_key()
+        if key is None and (url or self._named is None):
+            key = local_key(self.data_dir)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(30.0, read=60.0), trust_env=False)
 

@@ -31,7 +31,9 @@ def refused(response: httpx.Response) -> CliError:
         error, message = None, f"HTTP {response.status_code} from {response.url.path}"
     code = exit_code(response.status_code, error or {}, response.headers)
     if code is Exit.UNAUTHORIZED:
-        message += " (the CLI sends WHARF_API_KEY, or admin.key of the data directory)"
+        message += (
+            " (the CLI sends WHARF_API_KEY; without that and WHARF_URL, admin.key of the data directory)"
+        )
     return CliError(message, code, document=error)
 
 

@@ -79,14 +79,14 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-def key_for(data_dir: Path) -> str | None:
-    """``WHARF_API_KEY``, or the admin key of the data directory; ``None`` without either.
+def named_key() -> str | None:
+    """``WHARF_API_KEY``, if it is set.
 
     Raises:
         CliError: it holds characters that no key has.
     """
     given = os.environ.get("WHARF_API_KEY")
-    return _checked("WHARF_API_KEY", given) if given else local_key(data_dir)
+    return _checked("WHARF_API_KEY", given) if given else None
 
 
 def local_key(data_dir: Path) -> str | None:

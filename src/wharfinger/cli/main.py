@@ -32,11 +32,11 @@ ContextOption = Annotated[
     typer.Option("--context", help="Window in tokens (256..1048576); may lower what fits, never raise it"),
 ]
 ExcludeOption = Annotated[
-    list[str] | None, typer.Option("--exclude", help="Node id to leave out; may be repeated")
+    list[str] | None, typer.Option("--exclude", help="Node to leave out, by name or id; may be repeated")
 ]
 MinNodesOption = Annotated[int, typer.Option("--min-nodes", min=1, help="Least number of nodes to use")]
 NodeOption = Annotated[
-    list[str] | None, typer.Option("--node", help="Node id that must take part; may be repeated")
+    list[str] | None, typer.Option("--node", help="Node that must take part, by name or id; may be repeated")
 ]
 ShardingOption = Annotated[str, typer.Option("--sharding", help="Pipeline or Tensor")]
 
@@ -108,7 +108,9 @@ def version(output: Output = Format.HUMAN) -> None:
 
 @app.command()
 def plan(
-    model: Annotated[str, typer.Argument(help="Model id, or with --fleet also a GGUF or card JSON file")],
+    model: Annotated[
+        str, typer.Argument(help="Model id; with --fleet also a GGUF file, a model folder or a card as JSON")
+    ],
     context: ContextOption = None,
     exclude: ExcludeOption = None,
     node: NodeOption = None,
@@ -118,7 +120,8 @@ def plan(
         str | None, typer.Option("--explain", help="Everything about one node, by id or name")
     ] = None,
     what_if: Annotated[
-        list[str] | None, typer.Option("--what-if", help="Add machines you do not have, e.g. +1xH100-80GB")
+        list[str] | None,
+        typer.Option("--what-if", help="Add machines you do not have, e.g. +1xH100-80GB or +1xcpu-64GB"),
     ] = None,
     fleet: Annotated[
         Path | None,

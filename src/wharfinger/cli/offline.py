@@ -14,6 +14,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.catalog.card_files import card_of
 from wharfinger.catalog.errors import ArtifactError
 from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.cli.node_choice import chosen_nodes
 from wharfinger.cli.output import CliError, Exit
 from wharfinger.cli.plan import PlanOptions, load_json
 from wharfinger.cli.settings import settings_from
@@ -30,7 +31,15 @@ def plan_offline(options: PlanOptions) -> dict[str, Any]:
         CliError: the fleet file, the model or an option is wrong; the message names which and what is accepted.
     """
     assert options.fleet is not None
-    card, catalog = asyncio.run(_cards(options.model))
+    settings = settings_from()
+    try:
+        snapshot = add_what_if(_fleet(options.fleet), options.what_if)
+    except FleetError as error:
+        raise CliError(f"{options.fleet}: {error}", Exit.USAGE) from error
+    names = {node.node_id: node.name for node in snapshot.nodes}
+    excluded = chosen_nodes("--exclude", options.excluded, names)
+    required = chosen_nodes("--node", options.required, names)
+    card, catalog = asyncio.run(_cards(options.model, settings.data_dir))
     try:
         sharding = None if options.sharding is None else Sharding(options.sharding)
     except ValueError as error:
@@ -40,31 +49,49 @@ def plan_offline(options: PlanOptions) -> dict[str, Any]:
     request = PlanRequest(
         sharding=sharding or Sharding.PIPELINE,
         min_nodes=options.min_nodes,
-        excluded_node_ids=frozenset(options.excluded),
-        required_node_ids=frozenset(options.required),
+        excluded_node_ids=frozenset(excluded),
+        required_node_ids=frozenset(required),
         context_tokens=options.context_tokens,
+        default_context_tokens=settings.default_context_tokens,
     )
-    try:
-        snapshot = add_what_if(_fleet(options.fleet), options.what_if)
-    except FleetError as error:
-        raise CliError(str(error), Exit.USAGE) from error
     answer = preview_answer(snapshot, card, request, catalog=catalog, sharding=sharding)
-    return previews_wire(card, snapshot, answer, options.excluded)
+    return previews_wire(card, snapshot, answer, excluded)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is there twice is an error: the last one would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in seen:
+                    raise FleetError(
+                        f"the key {key_node.value!r} is there twice, the second time in line "
+                        f"{key_node.start_mark.line + 1}"
+                    )
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
 
 
 def _fleet(path: Path) -> FleetSnapshot:
     try:
-        described = yaml.safe_load(path.read_text())
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CliError(f"{path} cannot be read: {reason}", Exit.USAGE) from error
+    try:
+        described = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise CliError(f"{path} is not YAML: {error}", Exit.USAGE) from error
     return fleet_from_mapping(described)
 
 
-async def _cards(model: str) -> tuple[ModelCard, list[ModelCard]]:
+async def _cards(model: str, data_dir: Path) -> tuple[ModelCard, list[ModelCard]]:
     """The card asked for, and the local catalog beside it (for suggestions)."""
     path = Path(model)
     catalog: list[ModelCard] = []
-    database_file = settings_from().data_dir / "wharfinger.db"
+    database_file = data_dir / "wharfinger.db"
     if database_file.exists():
         database = Database.open(f"sqlite+aiosqlite:///{database_file}")
         try:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wharfinger.cli.node_choice import chosen_node, chosen_nodes
 from wharfinger.cli.output import CliError, Exit, Format, emit, size, styled
 from wharfinger.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from wharfinger.cli.client import Client
+
 MIB = 1 << 20
+NOT_LAUNCHED = "planned; not launched by this release yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +37,66 @@ class PlanOptions:
 
 
 def run_plan(options: PlanOptions, output: Format) -> None:
-    """Print where a model could run; exit code 5 when it could run nowhere."""
+    """Print where a model could run; exit code 5 when it could run nowhere, also when one node is explained."""
     document = _offline(options) if options.fleet else _online(options)
+    for row in document["previews"]:
+        row["launchable"] = row["plan"] is not None and _launchable(row["plan"])
+    refusal = _refusal_of(options, document)
     if options.explain:
         node = _explained(document, options.explain)
-        emit(output, node, lambda out: _print_node(out, node))
-        return
-    emit(output, document, lambda out: print_previews(out, document), _refusal_of(options.model, document))
+        emit(output, node, lambda out: _print_node(out, node), refusal)
+    else:
+        emit(output, document, lambda out: print_previews(out, document), refusal)
 
 
-def _refusal_of(model: str, document: dict[str, Any]) -> CliError | None:
+def _launchable(plan: dict[str, Any]) -> bool:
+    """Whether this release would launch a plan; a described fleet may have more than one that runs."""
+    from wharfinger.engines.registry import SPANS_MACHINES, engine_for
+
+    ranks = plan["ranks"]
+    return (SPANS_MACHINES or len(ranks) == 1) and engine_for(ranks[0]["backend"]) is not None
+
+
+def _refusal_of(options: PlanOptions, document: dict[str, Any]) -> CliError | None:
     """The planner's refusal as an error, when no way to run the model was found."""
     if any(row["plan"] for row in document["previews"]):
         return None
     refusal = next((row["refusal"] for row in document["previews"] if row["refusal"]), None)
-    error = None
+    error, reasons = None, "; the reasons are above"
     if refusal is not None:
         error = {"message": refusal["message"], "code": refusal["code"], "details": refusal}
-    return CliError(f"{model} cannot be placed now; the reasons are above", Exit.REFUSED, document=error)
+        if options.explain:  # of one node only
+            reasons = f": {refusal['message']}"
+    return CliError(f"{options.model} cannot be placed now{reasons}", Exit.REFUSED, document=error)
 
 
 def _online(options: PlanOptions) -> dict[str, Any]:
     from wharfinger.cli.client import Client
 
-    return Client().get(
+    client = Client()
+    names = _named_nodes(client, options) if options.excluded or options.required else {}
+    return client.get(
         "/instance/previews",
         model_id=options.model,
         context_tokens=options.context_tokens,
-        excluded_node_ids=list(options.excluded) or None,
-        node_ids=list(options.required) or None,
+        excluded_node_ids=chosen_nodes("--exclude", options.excluded, names) or None,
+        node_ids=chosen_nodes("--node", options.required, names) or None,
         min_nodes=options.min_nodes,
         sharding=options.sharding,
         what_if=list(options.what_if) or None,
     )
+
+
+def _named_nodes(client: Client, options: PlanOptions) -> dict[str, str]:
+    from wharfinger.cli.fleet import node_names
+    from wharfinger.placement.hypothetical import FleetError, add_what_if
+    from wharfinger.placement.types import FleetSnapshot
+
+    try:
+        imagined = add_what_if(FleetSnapshot(()), options.what_if)
+    except FleetError as error:
+        raise CliError(str(error), Exit.USAGE) from error
+    return node_names(client) | {node.node_id: node.name for node in imagined.nodes}
 
 
 def _offline(options: PlanOptions) -> dict[str, Any]:
@@ -91,6 +122,8 @@ def print_previews(out: Console, document: dict[str, Any]) -> None:
             ),
             [_plan_row(document, index, row) for index, row in enumerate(planned, 1)],
         )
+        if not all(_launchable(row["plan"]) for row in planned):
+            out.print(f"  * {NOT_LAUNCHED} (one machine, llama_cpp only)", style="dim")
         for flag in planned[0]["plan"]["flags"]:
             out.print(f"  note: {flag.replace('_', ' ')}", style="dim")
     _print_refusals(out, document, planned=bool(planned))
@@ -99,15 +132,32 @@ def print_previews(out: Console, document: dict[str, Any]) -> None:
 def _plan_row(document: dict[str, Any], index: int, row: dict[str, Any]) -> tuple[str, ...]:
     plan = row["plan"]
     ranks = plan["ranks"]
+    number = "alt" if row["alternative"] else str(index)
+    pools = [_pool_lines(rank) for rank in ranks]
     return (
-        "alt" if row["alternative"] else str(index),
-        "\n".join(_node_name(document, rank["node_id"]) for rank in ranks),
+        number if _launchable(plan) else f"{number}*",
+        _beside(pools, [_node_name(document, rank["node_id"]) for rank in ranks]),
         ranks[0]["backend"],
         row["sharding"] if len(ranks) > 1 else "one node",
-        "\n".join(f"{rank['start_layer']}-{rank['end_layer'] - 1}" for rank in ranks),
+        _beside(pools, [_layers(rank) for rank in ranks]),
         "?" if plan["context_tokens"] is None else str(plan["context_tokens"]),
-        "\n".join(_charges(rank) for rank in ranks),
+        "\n".join(line for lines in pools for line in lines),
     )
+
+
+def _beside(pools: list[list[str]], texts: list[str]) -> str:
+    """A cell with each rank's text in the line of its first pool."""
+    return "".join(text + "\n" * len(lines) for text, lines in zip(texts, pools, strict=True)).rstrip("\n")
+
+
+def _pool_lines(rank: dict[str, Any]) -> list[str]:
+    """A line for each pool; of more than two GPUs one for the fullest, the others are in ``--explain``."""
+    devices = [charge for charge in rank["charges"] if charge["device_index"] is not None]
+    if len(devices) <= 2:
+        return [_charge(charge) for charge in rank["charges"]]
+    fullest = min(devices, key=lambda charge: charge["usable_bytes"] - charge["needed_bytes"])
+    rest = [charge for charge in rank["charges"] if charge["device_index"] is None]
+    return [f"{len(devices)} GPUs, fullest {_of_usable(fullest)}", *(_charge(charge) for charge in rest)]
 
 
 def _print_refusals(out: Console, document: dict[str, Any], *, planned: bool) -> None:
@@ -146,8 +196,7 @@ def plan_lines(plan: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
     yield f"window     {window} tokens, {plan['settings']['slots']} slot(s)"
     for rank in plan["ranks"]:
         node = names.get(rank["node_id"], rank["node_id"])
-        layers = f"layers {rank['start_layer']}-{rank['end_layer'] - 1}"
-        yield f"rank {rank['rank']}     {node}  {rank['backend']}  {layers}  {_charges(rank)}"
+        yield f"rank {rank['rank']}     {node}  {rank['backend']}  layers {_layers(rank)}  {_charges(rank)}"
         for charge in rank["charges"]:
             parts = ", ".join(
                 f"{part['name']} {part['size_bytes'] / MIB:.1f} MiB" for part in charge["parts"]
@@ -172,15 +221,27 @@ def _score_text(part: dict[str, Any]) -> str:
     return f"{name} {shown:g} {detail}".rstrip()
 
 
+def _layers(rank: dict[str, Any]) -> str:
+    """Layers a rank computes. Its shard does not tell: over RPC the driver's names all and a donor's none."""
+    held = [each for each in rank["charges"] if each["end_layer"] > each["start_layer"]]
+    first = min(charge["start_layer"] for charge in held)
+    return f"{first}-{max(charge['end_layer'] for charge in held) - 1}"
+
+
 def _known_size(size_bytes: int | None) -> str:
     return "" if size_bytes is None else size(size_bytes)
 
 
 def _charges(rank: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{_pool(charge)} {size(sum(part['size_bytes'] for part in charge['parts']))} of {size(charge['usable_bytes'])}"
-        for charge in rank["charges"]
-    )
+    return ", ".join(_charge(charge) for charge in rank["charges"])
+
+
+def _charge(charge: dict[str, Any]) -> str:
+    return f"{_pool(charge)} {_of_usable(charge)}"
+
+
+def _of_usable(charge: dict[str, Any]) -> str:
+    return f"{size(charge['needed_bytes'])} of {size(charge['usable_bytes'])}"
 
 
 def _pool(charge: dict[str, Any]) -> str:
@@ -192,23 +253,19 @@ def _node_name(document: dict[str, Any], node_id: str) -> str:
 
 
 def _explained(document: dict[str, Any], wanted: str) -> dict[str, Any]:
-    """What the previews say about one node, by id or name.
+    """What the previews say about one node.
 
     Raises:
-        CliError: no such node in the fleet.
+        CliError: no such node in the fleet, or several.
     """
     names = document["node_names"]
-    found = [node_id for node_id, name in names.items() if wanted in (node_id, name)]
-    if not found:
-        known = ", ".join(sorted(names.values())) or "none"
-        raise CliError(f"no node {wanted!r} in this fleet; there are: {known}", Exit.NOT_FOUND)
-    node_id = found[0]
+    node_id = chosen_node("--explain", wanted, names, Exit.NOT_FOUND)
     return {
         "node_id": node_id,
         "node_name": names[node_id],
         "node_names": names,
         "plans": [
-            row["plan"]
+            row["plan"] | {"launchable": row["launchable"]}
             for row in document["previews"]
             if row["plan"] and any(rank["node_id"] == node_id for rank in row["plan"]["ranks"])
         ],
@@ -219,7 +276,7 @@ def _explained(document: dict[str, Any], wanted: str) -> dict[str, Any]:
 def _print_node(out: Console, node: dict[str, Any]) -> None:
     out.print(styled((node["node_name"], "bold"), f"  {node['node_id']}"))
     for plan in node["plans"]:
-        out.print("  can run it:")
+        out.print("  can run it:" if plan["launchable"] else f"  could run it ({NOT_LAUNCHED}):")
         for line in plan_lines(plan, node["node_names"]):
             out.print(f"    {line}")
     refusal = node["refusal"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from wharfinger.engines.base import Engine
 from wharfinger.engines.llama_cpp import LlamaCppEngine
 
 ENGINES: tuple[Engine, ...] = (LlamaCppEngine(),)
+SPANS_MACHINES: Final = False
+"""Whether a model is launched over several machines: their runners cannot be joined yet."""
 
 
 def engine_for(backend: str) -> Engine | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import MappingProxyType
 
+from wharfinger.engines.registry import SPANS_MACHINES
 from wharfinger.fleet.agent import DeviceReport, NodeReport
 from wharfinger.placement.types import (
     DeviceFacts,
@@ -71,7 +72,7 @@ def fleet_snapshot(
     """One moment of the fleet, in an order of its own (the planner does not care)."""
     return FleetSnapshot(
         nodes=tuple(sorted(nodes, key=lambda node: node.node_id)),
-        links_supported=False,  # runners of several machines cannot be joined yet
+        links_supported=SPANS_MACHINES,
         reservations=reservations,
         instances=tuple(
             InstanceFacts(

@@ -102,6 +102,18 @@ def test_unknown_field_is_refused(client: httpx.Client) -> None:
     assert response.json()["error"]["param"] == "excluded_node_ids"
 
 
+def test_state_has_every_key_of_the_contract(client: httpx.Client) -> None:
+    state = client.get("/state").json()
+    assert set(state) == {
+        *("instances", "runners", "downloads", "tasks", "lastSeen", "topology", "tracingEnabled"),
+        *("lastEventAppliedIdx", "nodeNetwork", "nodeThunderbolt", "nodeThunderboltBridge"),
+        *("thunderboltBridgeCycles", "nodeMemory", "nodeSystem", "nodeIdentities", "nodeDisk", "nodeRdmaCtl"),
+        *("nodeResources", "nodeHealth", "instanceFailures"),
+    }
+    assert state["nodeNetwork"] == state["nodeRdmaCtl"] == {}
+    assert state["thunderboltBridgeCycles"] == []
+
+
 def test_too_many_nodes_is_a_refusal_with_the_contracts_header(client: httpx.Client) -> None:
     response = client.post("/place_instance", json={"model_id": DEMO_MODEL_ID, "min_nodes": 6})
     assert response.status_code == 400

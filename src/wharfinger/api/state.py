@@ -31,6 +31,12 @@ async def state(control: Control, _: Viewer) -> dict[str, Any]:
         "topology": {"nodes": [node.report.node_id for node in nodes], "connections": {}},
         "tracingEnabled": False,
         "lastEventAppliedIdx": control.table.generation,
+        # Known to the contract, not observed here: nodes are reached over addresses that their owner gave.
+        "nodeNetwork": {},
+        "nodeThunderbolt": {},
+        "nodeThunderboltBridge": {},
+        "thunderboltBridgeCycles": [],
+        "nodeRdmaCtl": {},
         "nodeMemory": {node.report.node_id: _memory(node.report) for node in nodes},
         "nodeSystem": {node.report.node_id: _system(node.report) for node in nodes},
         "nodeIdentities": {node.report.node_id: _identity(node.report) for node in nodes},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
@@ -19,12 +18,11 @@ from wharfinger.cli.tables import Column, print_table
 LONG_MODEL_ID = "organisation/a-model-with-a-rather-long-name-instruct-2508-Q4_K_M"
 
 
-@pytest.fixture(scope="module")
-def narrow(server: Server) -> Iterator[Server]:
-    """A server with one instance; commands run on it see 80 columns."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(server._environment, "COLUMNS", "80")
-        yield server
+@pytest.fixture
+def narrow(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server; commands run on it see 80 columns."""
+    monkeypatch.setitem(server._environment, "COLUMNS", "80")
+    return server
 
 
 def printed(server: Server, *arguments: str) -> str:
@@ -58,13 +56,12 @@ def test_every_table_at_80_columns(narrow: Server) -> None:
     assert narrow.wharf("stop", instance_id).returncode == 0
 
 
-def test_wide_windows_show_every_column(narrow: Server) -> None:
-    instance_id = narrow.launch(512)["instance_id"]
-    narrow._environment["COLUMNS"] = "160"
-    header = narrow.wharf("ps").stdout.splitlines()[0].split()
-    narrow._environment["COLUMNS"] = "80"
+def test_wide_windows_show_every_column(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance_id = server.launch(512)["instance_id"]
+    monkeypatch.setitem(server._environment, "COLUMNS", "160")
+    header = server.wharf("ps").stdout.splitlines()[0].split()
     assert header == ["instance", "model", "status", "runner", "nodes", "backend", "window", "memory", "age"]
-    assert narrow.wharf("stop", instance_id).returncode == 0
+    assert server.wharf("stop", instance_id).returncode == 0
 
 
 def rendered(width: int, columns: list[Column], rows: list[tuple[str, ...]]) -> list[str]:

@@ -16,7 +16,8 @@ import psutil
 from support.local_node import demo_model_path
 
 DEMO_MODEL_ID = "gemma-3-270m"
-START_S = 20.0
+NODE_NAME = "lab-1"
+START_S = 60.0
 
 
 class Server:
@@ -24,9 +25,9 @@ class Server:
 
     def __init__(self, data_dir: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.data_dir = data_dir
-        self._arguments = arguments
-        self._environment = {**os.environ, "WHARF_DATA_DIR": str(data_dir), **(environment or {})}
-        self._environment.pop("WHARF_URL", None)
+        self._arguments = ("--node-name", NODE_NAME, *arguments)
+        own = {name: value for name, value in os.environ.items() if not name.startswith("WHARF_")}
+        self._environment = {**own, "WHARF_DATA_DIR": str(data_dir), **(environment or {})}
         self.process: subprocess.Popen[str] | None = None
         self.log = data_dir.with_suffix(".log")
 
@@ -75,7 +76,7 @@ class Server:
         """Run the CLI against this server."""
         return wharf(*arguments, environment=self._environment, timeout_s=timeout_s)
 
-    def stop(self, signum: int = signal.SIGTERM, timeout_s: float = 20) -> int:
+    def stop(self, signum: int = signal.SIGTERM, timeout_s: float = 60) -> int:
         """Send a signal and wait for the end; returns the exit code."""
         assert self.process is not None
         self.process.send_signal(signum)

@@ -1,0 +1,209 @@
+"""``wharf plan --fleet``: what a described fleet may say, and what is shown of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fleets import card
+from wharfinger.cli.main import main
+
+TWO_CARDS = """
+nodes:
+  - name: lab-1
+    ram: 16GiB
+    gpus: [{model: RTX4090}]
+  - name: lab-2
+    ram: 16GiB
+    gpus: [{model: RTX3090}]
+links: all
+"""
+CPU_NODES = """
+nodes:
+  - {name: lab-1, ram: 64GiB, backends: [llama_cpp-cpu]}
+  - {name: lab-2, ram: 64GiB, backends: [llama_cpp-cpu]}
+  - {name: lab-10, ram: 64GiB, backends: [llama_cpp-cpu]}
+"""
+
+
+@dataclass
+class Ended:
+    """A command that ended: its exit code and what it printed."""
+
+    code: int
+    out: str
+    error: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+Plan = Callable[..., Ended]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """``wharf plan MODEL --fleet``, in this process; ``layer_mib`` is the size of the model's 32 layers."""
+    monkeypatch.setenv("WHARF_DATA_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(fleet: str | Path, *options: str, layer_mib: int = 100) -> Ended:
+        model = tmp_path / "card.json"
+        described = card(layer_mib=layer_mib, backends=("llama_cpp", "llama_server"), gguf_file="a.gguf")
+        model.write_text(described.model_dump_json(by_alias=True))
+        path = fleet
+        if isinstance(fleet, str):
+            path = tmp_path / "fleet.yaml"
+            path.write_text(fleet)
+        monkeypatch.setattr(sys, "argv", ["wharf", "plan", str(model), "--fleet", str(path), *options])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return Ended(left.value.code, printed.out, printed.err)
+
+    return run
+
+
+def planned_nodes(ended: Ended) -> list[list[str]]:
+    plans = [row["plan"] for row in ended.document["previews"] if row["plan"]]
+    return [[rank["node_id"] for rank in each["ranks"]] for each in plans]
+
+
+def test_plans_over_several_machines_are_marked(plan: Plan) -> None:
+    """40 GiB of layers fit no machine alone: the set is planned, and it is said that no launch would make it."""
+    shown = plan(TWO_CARDS, layer_mib=1280)
+    assert shown.code == 0, shown.error
+    first, second, third, fourth, note, *_ = shown.out.splitlines()[1:]
+    assert first.split()[:3] == ["1*", "lab-1", "llama_server-cuda"]
+    assert "GPU 0" in first
+    assert second.split()[:1] == ["RAM"]
+    assert third.split()[:3] == ["lab-2", "GPU", "0"]
+    assert fourth.split()[:1] == ["RAM"]
+    assert note.strip().startswith("* planned; not launched by this release yet")
+    assert all(len(line) <= 80 for line in shown.out.splitlines()), shown.out
+    (row,) = [
+        row for row in plan(TWO_CARDS, "-o", "json", layer_mib=1280).document["previews"] if row["plan"]
+    ]
+    assert row["launchable"] is False
+    explained = plan(TWO_CARDS, "--explain", "lab-2", layer_mib=1280)
+    assert "could run it (planned; not launched by this release yet):" in explained.out
+
+
+def test_plans_on_one_machine_are_not_marked(plan: Plan) -> None:
+    shown = plan(CPU_NODES)
+    assert "*" not in shown.out
+    assert "not launched" not in shown.out
+    rows = plan(CPU_NODES, "-o", "json").document["previews"]
+    assert [row["launchable"] for row in rows if row["plan"]] == [True, True, True]
+
+
+def test_an_engine_that_this_release_does_not_run_is_marked(plan: Plan) -> None:
+    fleet = "nodes: [{name: a, ram: 64GiB, backends: [llama_server-cpu]}]"
+    (row,) = [row for row in plan(fleet, "-o", "json").document["previews"] if row["plan"]]
+    assert (row["plan"]["ranks"][0]["backend"], row["launchable"]) == ("llama_server-cpu", False)
+
+
+def test_layers_of_a_set_are_those_each_node_computes(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over RPC the driver's shard names every layer and a donor's none; what they hold is in their charges."""
+    monkeypatch.setenv("COLUMNS", "160")
+    shown = plan(TWO_CARDS, layer_mib=1280)
+    assert "0--1" not in shown.out
+    driver, donor = (line.split() for line in shown.out.splitlines() if "GPU 0" in line)
+    assert driver[:4] == ["1*", "lab-1", "llama_server-cuda", "Pipeline"]
+    donor_first, donor_last = donor[1].split("-")
+    driver_first, driver_last = driver[4].split("-")
+    assert (donor_first, driver_last) == ("0", "31")
+    assert int(driver_first) == int(donor_last) + 1
+    explained = plan(TWO_CARDS, "--explain", "lab-1", layer_mib=1280)
+    assert f"lab-1  llama_server-cuda  layers {driver[4]}  GPU 0" in explained.out
+    assert f"lab-2  llama_server-cuda  layers {donor[1]}  GPU 0" in explained.out
+
+
+def test_many_gpus_take_one_line(plan: Plan) -> None:
+    fleet = "nodes: [{name: dgx, ram: 2TB, gpus: [{model: RTX4090, count: 4}]}]"
+    shown = plan(fleet, layer_mib=2400)
+    assert "4 GPUs, fullest" in shown.out
+    assert "GPU 0" not in shown.out
+    assert "GPU 3: weights" in plan(fleet, "--explain", "dgx", layer_mib=2400).out
+
+
+def test_nodes_are_excluded_and_required_by_name(plan: Plan) -> None:
+    assert planned_nodes(plan(CPU_NODES, "--exclude", "lab-2", "-o", "json")) == [["lab-1"], ["lab-10"]]
+    assert planned_nodes(plan(CPU_NODES, "--node", "lab-10", "-o", "json")) == [["lab-10"]]
+    imagined = plan(CPU_NODES, "--what-if", "+1xcpu-64GB", "--node", "what-if-1", "-o", "json")
+    assert planned_nodes(imagined) == [["what-if-1"]]
+
+
+@pytest.mark.parametrize("option", ["--exclude", "--node"])
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ("lab_2", "no such node in this fleet; the closest is lab-2"),
+        ("lab-", "no such node in this fleet"),  # never the one whose name begins so
+        ("zzz", "no such node in this fleet; there are lab-1, lab-10, lab-2"),
+    ],
+)
+def test_a_node_that_is_not_there_is_an_error(plan: Plan, option: str, wanted: str, words: str) -> None:
+    refused = plan(CPU_NODES, option, wanted, "-o", "json")
+    assert refused.code == 2
+    assert refused.document["error"]["message"].startswith(f"{option} '{wanted}': {words}")
+
+
+def test_explain_exits_5_when_the_model_can_run_nowhere(plan: Plan) -> None:
+    explained = plan(CPU_NODES, "--explain", "lab-1", layer_mib=4000)
+    assert explained.code == 5
+    assert "cannot run it alone: memory_short" in explained.out
+    assert "0/3 nodes can run this" in explained.error
+    document = plan(CPU_NODES, "--explain", "lab-1", "-o", "json", layer_mib=4000).document
+    assert document["error"]["code"] == "memory_short"
+    assert document["refusal"]["code"] == "memory_short"
+    assert plan(CPU_NODES, "--exclude", "lab-1", "--explain", "lab-1").code == 0, "others can run it"
+    assert plan(CPU_NODES, "--explain", "lab").code == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "Is a directory"),
+        (b"\xff\xfe\x00", "it is not UTF-8 text"),
+        (b"nodes: [", "is not YAML"),
+        (b"nodes: []\nlinks: all\nnodes: []\n", "the key 'nodes' is there twice, the second time in line 3"),
+        (b"nodes: [{name: a, ram: 8GiB, ram: 9GiB}]", "the key 'ram' is there twice"),
+    ],
+)
+def test_a_fleet_file_that_cannot_be_used_is_one_clear_error(
+    plan: Plan, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    path = tmp_path / "described"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    refused = plan(path)
+    assert refused.code == 2
+    assert refused.out == ""
+    assert refused.error.startswith(f"error: {path}")
+    assert words in refused.error
+
+
+def test_merged_keys_are_no_repetition(plan: Plan) -> None:
+    fleet = """
+nodes:
+  - &one {name: a, ram: 64GiB, backends: [llama_cpp-cpu]}
+  - {<<: *one, name: b}
+"""
+    assert planned_nodes(plan(fleet, "-o", "json")) == [["a"], ["b"]]
+
+
+def test_the_default_window_is_the_settings(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHARF_DEFAULT_CONTEXT_TOKENS", "4096")
+    rows = plan(CPU_NODES, "-o", "json").document["previews"]
+    assert {row["plan"]["context_tokens"] for row in rows if row["plan"]} == {4096}

@@ -19,6 +19,7 @@ from support.server import DEMO_MODEL_ID, Server
 from support.upstream import Upstream
 from wharfinger.cli.chat import default_max_tokens
 from wharfinger.cli.client import Client
+from wharfinger.cli.model_names import same_but_for_case
 
 LONG = "Count from 1 to 500, one number a line."
 
@@ -34,11 +35,12 @@ def running(server: Server) -> Iterator[Server]:
 
 def test_the_default_leaves_half_of_a_small_window(running: Server) -> None:
     client = Client(running.data_dir)
-    assert default_max_tokens(client, DEMO_MODEL_ID) == 512
-    assert default_max_tokens(client, "unknown") == 512
+    described = f"/v1/models/{DEMO_MODEL_ID}"
+    assert default_max_tokens(client.get(described)) == 512
+    assert default_max_tokens({"id": "of unknown window"}) == 512
     small = running.launch(512)
     running.wait_status(small["instance_id"], "ready")
-    assert default_max_tokens(client, DEMO_MODEL_ID) == 256
+    assert default_max_tokens(client.get(described)) == 256
     assert running.wharf("stop", small["instance_id"]).returncode == 0
 
 
@@ -55,10 +57,31 @@ def test_more_than_the_window_is_refused_as_a_wrong_value(running: Server) -> No
     assert "context_length_exceeded" in chat.stderr
 
 
-def test_a_model_that_does_not_run(running: Server) -> None:
-    chat = running.wharf("chat", "nobody", "-m", "Hello")
+@pytest.mark.parametrize("arguments", [(), ("-m", "Hello")])
+def test_a_model_that_does_not_run(running: Server, arguments: tuple[str, ...]) -> None:
+    chat = running.wharf("chat", "nobody", *arguments)
     assert chat.returncode == 4
     assert DEMO_MODEL_ID in chat.stderr
+    assert "talking to" not in chat.stderr
+
+
+def test_the_case_of_a_name_is_forgiven(running: Server) -> None:
+    chat = running.wharf("chat", DEMO_MODEL_ID.upper(), "-m", "Hello", "--max-tokens", "2")
+    assert chat.returncode == 0, chat.stderr
+    assert f"taking {DEMO_MODEL_ID} for {DEMO_MODEL_ID.upper()}" in chat.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "taken"),
+    [
+        ("a", ["a", "A"], "a"),
+        ("B", ["a", "b"], "b"),
+        ("Ab", ["aB", "AB"], "Ab"),
+        ("c", ["a"], "c"),
+    ],
+)
+def test_only_the_one_match_is_taken(given: str, known: list[str], taken: str) -> None:
+    assert same_but_for_case(given, known) == taken
 
 
 @pytest.fixture

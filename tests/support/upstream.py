@@ -101,6 +101,9 @@ class Connection(asyncio.Protocol):
         self.body.append(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.get_method() == b"GET":
+            self.list_models()
+            return
         body = b"".join(self.body)
         self.current = Seen(self.url.decode(), self.headers, body)
         behaviour = self.upstream.behaviour
@@ -128,6 +131,12 @@ class Connection(asyncio.Protocol):
         )
         self.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         self.finished()
+
+    def list_models(self) -> None:
+        """One model, ``m``, as a list and alone."""
+        model = {"id": "m", "object": "model", "created": 1, "owned_by": "upstream"}
+        alone = self.url.endswith(b"/m")
+        self.answer("200 OK", json.dumps(model if alone else {"object": "list", "data": [model]}).encode())
 
     def start_stream(self) -> None:
         self.write(

@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx
 
-from wharfinger.cli.client import Client
+from wharfinger.cli.client import Client, path_of
+from wharfinger.cli.model_names import same_but_for_case
 from wharfinger.cli.output import CliError, say, styled
 
 DEFAULT_MAX_TOKENS = 512
@@ -88,18 +89,27 @@ def _choices(client: Client, model: str, messages: Messages, max_tokens: int) ->
         raise CliError(f"the stream broke ({type(error).__name__})") from error
 
 
-def default_max_tokens(client: Client, model: str) -> int:
-    """512 tokens, or half the model's window where that is less: the conversation needs room too."""
-    for served in client.get("/v1/models")["data"]:
-        if served["id"] == model and served.get("max_model_len"):
-            return min(DEFAULT_MAX_TOKENS, max(1, served["max_model_len"] // 2))
-    return DEFAULT_MAX_TOKENS
+def default_max_tokens(served: dict[str, Any]) -> int:
+    """512 tokens, or half the model's window where that is less: the conversation needs room too.
+
+    Args:
+        served: the model as ``/v1/models`` describes it.
+    """
+    window = served.get("max_model_len")
+    return min(DEFAULT_MAX_TOKENS, max(1, window // 2)) if window else DEFAULT_MAX_TOKENS
 
 
 def run_chat(model: str, message: str | None, max_tokens: int | None) -> None:
-    """One question, or a conversation until Ctrl-D."""
+    """One question, or a conversation until Ctrl-D.
+
+    Raises:
+        CliError: the model does not run, which is found out before anything is asked.
+    """
     client = Client()
-    limit = max_tokens or default_max_tokens(client, model)
+    running = [served["id"] for served in client.get("/v1/models")["data"]]
+    model = same_but_for_case(model, running)
+    served = client.get(f"/v1/models/{path_of(model, keep='/')}")
+    limit = max_tokens or default_max_tokens(served)
     if message is not None:
         _report(ask(client, model, [{"role": "user", "content": message}], limit), limit)
         return

@@ -1,7 +1,13 @@
-"""Well-known accelerators: memory and memory bandwidth from their makers' data sheets."""
+"""Well-known accelerators: memory and memory bandwidth.
+
+Where the numbers come from: the makers' data sheets (NVIDIA data center, RTX PRO and GeForce; AMD Instinct, Radeon and
+Ryzen AI Max; Apple's technical specifications). For graphics cards, whose sheets often give the parts only, bandwidth
+is bus width times the memory's data rate over 8; both are named beside the card.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -9,19 +15,20 @@ from typing import Final
 from wharfinger.placement.types import MemoryKind
 
 GIB: Final = 1024**3
+_WORDS: Final = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One product. For unified memory the size is the machine's RAM."""
+    """One product. For unified memory the size is the machine's RAM, the largest it is sold with."""
 
     name: str
     memory_gib: int
     bandwidth_gb_per_s: float
     compute: str = "cuda"
     memory_kind: MemoryKind = MemoryKind.DISCRETE
-    patterns: tuple[str, ...] = ()
-    """Lower-case letters and digits by which drivers' device names are recognised, most specific first."""
+    drivers: tuple[str, ...] = ()
+    """Words, in a row, by which drivers' device names are recognised; by default the name itself."""
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -29,66 +36,156 @@ class Accelerator:
         return self.bandwidth_gb_per_s * 1e9
 
 
-def _apple(name: str, memory_gib: int, bandwidth: float) -> Accelerator:
-    return Accelerator(name, memory_gib, bandwidth, "metal", MemoryKind.APPLE, (f"apple{name.lower()}",))
+def _nvidia(name: str, memory_gib: int, bandwidth: float, *drivers: str) -> Accelerator:
+    return Accelerator(name, memory_gib, bandwidth, drivers=drivers)
+
+
+def _amd(name: str, memory_gib: int, bandwidth: float, *drivers: str) -> Accelerator:
+    return Accelerator(name, memory_gib, bandwidth, "rocm", drivers=drivers)
+
+
+def _apple(chip: str, memory_gib: int, bandwidth: float) -> Accelerator:
+    name = chip.replace(" ", "")
+    return Accelerator(name, memory_gib, bandwidth, "metal", MemoryKind.APPLE, (f"apple {chip.lower()}",))
 
 
 ACCELERATORS: Final = (
-    Accelerator("B200", 180, 8000, patterns=("b200",)),
-    Accelerator("H200", 141, 4800, patterns=("h200",)),
-    Accelerator("H100-PCIe", 80, 2000, patterns=("h100pcie",)),
-    Accelerator("H100", 80, 3350, patterns=("h100",)),
-    Accelerator("A100-40GB", 40, 1555, patterns=("a100pcie40gb", "a100sxm440gb", "a10040gb")),
-    Accelerator("A100", 80, 2039, patterns=("a100",)),
-    Accelerator("A10G", 24, 600, patterns=("a10g",)),
-    Accelerator("A10", 24, 600, patterns=("nvidiaa10",)),
-    Accelerator("L40S", 48, 864, patterns=("l40s",)),
-    Accelerator("L40", 48, 864, patterns=("l40",)),
-    Accelerator("L4", 24, 300, patterns=("nvidial4",)),
-    Accelerator("T4", 16, 320, patterns=("teslat4", "nvidiat4")),
-    Accelerator("V100", 32, 900, patterns=("v100",)),
-    Accelerator("RTXPRO6000", 96, 1792, patterns=("rtxpro6000",)),
-    Accelerator("RTX6000Ada", 48, 960, patterns=("rtx6000ada",)),
-    Accelerator("RTXA6000", 48, 768, patterns=("rtxa6000",)),
-    Accelerator("RTX5090", 32, 1792, patterns=("rtx5090",)),
-    Accelerator("RTX5080", 16, 960, patterns=("rtx5080",)),
-    Accelerator("RTX4090", 24, 1008, patterns=("rtx4090",)),
-    Accelerator("RTX4080", 16, 717, patterns=("rtx4080",)),
-    Accelerator("RTX3090", 24, 936, patterns=("rtx3090",)),
-    Accelerator("RTX3060", 12, 360, patterns=("rtx3060",)),
-    Accelerator("MI325X", 256, 6000, "rocm", patterns=("mi325x",)),
-    Accelerator("MI300X", 192, 5300, "rocm", patterns=("mi300x",)),
-    Accelerator("MI210", 64, 1638, "rocm", patterns=("mi210",)),
-    Accelerator("RX7900XTX", 24, 960, "rocm", patterns=("rx7900xtx",)),
+    # NVIDIA data center: each card's data sheet gives both numbers. B200 and B300 as in HGX and DGX.
+    _nvidia("B300", 288, 8000),
+    _nvidia("B200", 180, 8000),
+    _nvidia("GH200", 96, 4000),
+    _nvidia("H200", 141, 4800),
+    _nvidia("H100-PCIe", 80, 2000, "h100 pcie"),
+    _nvidia("H100", 80, 3350),
+    _nvidia("H20", 96, 4000),
+    _nvidia("A100-40GB", 40, 1555, "a100 pcie 40gb", "a100 sxm4 40gb"),
+    _nvidia("A100", 80, 2039),
+    _nvidia("A40", 48, 696),
+    _nvidia("A30", 24, 933),
+    _nvidia("A10G", 24, 600),
+    _nvidia("A10", 24, 600),
+    _nvidia("L40S", 48, 864),
+    _nvidia("L40", 48, 864),
+    _nvidia("L4", 24, 300),
+    _nvidia("T4", 16, 320),
+    _nvidia("V100", 32, 900),
+    _nvidia("P100", 16, 732),
+    _nvidia("P40", 24, 346),
+    # NVIDIA RTX PRO and RTX workstation cards: their data sheets give both numbers.
+    _nvidia("RTXPRO6000", 96, 1792, "rtx pro 6000"),
+    _nvidia("RTXPRO5000", 48, 1344, "rtx pro 5000"),
+    _nvidia("RTXPRO4500", 32, 896, "rtx pro 4500"),
+    _nvidia("RTX6000Ada", 48, 960, "rtx 6000 ada"),
+    _nvidia("RTX5000Ada", 32, 576, "rtx 5000 ada"),
+    _nvidia("RTX4000Ada", 20, 360, "rtx 4000 ada"),
+    _nvidia("RTXA6000", 48, 768, "rtx a6000"),
+    _nvidia("RTXA5000", 24, 768, "rtx a5000"),
+    _nvidia("RTXA4000", 16, 448, "rtx a4000"),
+    # NVIDIA GeForce: bus width x data rate, from the product pages.
+    _nvidia("RTX5090", 32, 1792, "rtx 5090"),  # 512 bit x 28 Gb/s
+    _nvidia("RTX5080", 16, 960, "rtx 5080"),  # 256 bit x 30 Gb/s
+    _nvidia("RTX5070Ti", 16, 896, "rtx 5070 ti"),  # 256 bit x 28 Gb/s
+    _nvidia("RTX5070", 12, 672, "rtx 5070"),  # 192 bit x 28 Gb/s
+    _nvidia("RTX5060Ti", 16, 448, "rtx 5060 ti"),  # 128 bit x 28 Gb/s; also sold with 8 GB
+    _nvidia("RTX5060", 8, 448, "rtx 5060"),  # 128 bit x 28 Gb/s
+    _nvidia("RTX4090", 24, 1008, "rtx 4090"),  # 384 bit x 21 Gb/s
+    _nvidia("RTX4080Super", 16, 736, "rtx 4080 super"),  # 256 bit x 23 Gb/s
+    _nvidia("RTX4080", 16, 717, "rtx 4080"),  # 256 bit x 22.4 Gb/s
+    _nvidia("RTX4070TiSuper", 16, 672, "rtx 4070 ti super"),  # 256 bit x 21 Gb/s
+    _nvidia("RTX4070Ti", 12, 504, "rtx 4070 ti"),  # 192 bit x 21 Gb/s
+    _nvidia("RTX4070Super", 12, 504, "rtx 4070 super"),  # 192 bit x 21 Gb/s
+    _nvidia("RTX4070", 12, 504, "rtx 4070"),  # 192 bit x 21 Gb/s
+    _nvidia("RTX4060Ti", 16, 288, "rtx 4060 ti"),  # 128 bit x 18 Gb/s; also sold with 8 GB
+    _nvidia("RTX4060", 8, 272, "rtx 4060"),  # 128 bit x 17 Gb/s
+    _nvidia("RTX3090Ti", 24, 1008, "rtx 3090 ti"),  # 384 bit x 21 Gb/s
+    _nvidia("RTX3090", 24, 936, "rtx 3090"),  # 384 bit x 19.5 Gb/s
+    _nvidia("RTX3080Ti", 12, 912, "rtx 3080 ti"),  # 384 bit x 19 Gb/s
+    _nvidia("RTX3080", 10, 760, "rtx 3080"),  # 320 bit x 19 Gb/s
+    _nvidia("RTX3070Ti", 8, 608, "rtx 3070 ti"),  # 256 bit x 19 Gb/s
+    _nvidia("RTX3070", 8, 448, "rtx 3070"),  # 256 bit x 14 Gb/s
+    _nvidia("RTX3060Ti", 8, 448, "rtx 3060 ti"),  # 256 bit x 14 Gb/s
+    _nvidia("RTX3060", 12, 360, "rtx 3060"),  # 192 bit x 15 Gb/s
+    _nvidia("RTX2080Ti", 11, 616, "rtx 2080 ti"),  # 352 bit x 14 Gb/s
+    # AMD Instinct: each card's data sheet gives both numbers.
+    _amd("MI355X", 288, 8000),
+    _amd("MI350X", 288, 8000),
+    _amd("MI325X", 256, 6000),
+    _amd("MI300X", 192, 5300),
+    _amd("MI250X", 64, 1638),  # one of the card's two dies, which drivers show as a device each
+    _amd("MI250", 64, 1638),  # likewise
+    _amd("MI210", 64, 1638),
+    _amd("MI100", 32, 1229),
+    # AMD Radeon and Radeon PRO: bus width x data rate, from the product pages.
+    _amd("RadeonAIPROR9700", 32, 640, "radeon ai pro r9700"),  # 256 bit x 20 Gb/s
+    _amd("W7900", 48, 864, "pro w7900"),  # 384 bit x 18 Gb/s
+    _amd("W7800", 32, 576, "pro w7800"),  # 256 bit x 18 Gb/s
+    _amd("RX9070XT", 16, 640, "rx 9070 xt"),  # 256 bit x 20 Gb/s
+    _amd("RX9070", 16, 640, "rx 9070"),  # 256 bit x 20 Gb/s
+    _amd("RX9060XT", 16, 320, "rx 9060 xt"),  # 128 bit x 20 Gb/s; also sold with 8 GB
+    _amd("RX7900XTX", 24, 960, "rx 7900 xtx"),  # 384 bit x 20 Gb/s
+    _amd("RX7900XT", 20, 800, "rx 7900 xt"),  # 320 bit x 20 Gb/s
+    _amd("RX7900GRE", 16, 576, "rx 7900 gre"),  # 256 bit x 18 Gb/s
+    _amd("RX7800XT", 16, 624, "rx 7800 xt"),  # 256 bit x 19.5 Gb/s
+    _amd("RX6800XT", 16, 512, "rx 6800 xt"),  # 256 bit x 16 Gb/s
+    # Unified memory. Ryzen AI Max (385, 390, 395): 256 bit x 8 Gb/s; its driver often gives the PCI id for a name.
+    # GB10: the DGX Spark's data sheet.
+    Accelerator("RyzenAIMax", 128, 256, "rocm", MemoryKind.APU, ("radeon 8060s", "radeon 8050s", "0x1586")),
     Accelerator("GB10", 128, 273, "cuda", MemoryKind.GB10, ("gb10",)),
-    _apple("M1Ultra", 128, 800),
-    _apple("M1Max", 64, 400),
-    _apple("M1Pro", 32, 200),
+    # Apple: the technical specifications of the machines, each chip's fullest version.
+    _apple("M1 Ultra", 128, 800),
+    _apple("M1 Max", 64, 400),
+    _apple("M1 Pro", 32, 200),
     _apple("M1", 16, 68),
-    _apple("M2Ultra", 192, 800),
-    _apple("M2Max", 96, 400),
-    _apple("M2Pro", 32, 200),
+    _apple("M2 Ultra", 192, 800),
+    _apple("M2 Max", 96, 400),
+    _apple("M2 Pro", 32, 200),
     _apple("M2", 24, 100),
-    _apple("M3Ultra", 512, 819),
-    _apple("M3Max", 128, 400),
-    _apple("M3Pro", 36, 150),
+    _apple("M3 Ultra", 512, 819),
+    _apple("M3 Max", 128, 400),
+    _apple("M3 Pro", 36, 150),
     _apple("M3", 24, 100),
-    _apple("M4Max", 128, 546),
-    _apple("M4Pro", 64, 273),
+    _apple("M4 Max", 128, 546),
+    _apple("M4 Pro", 64, 273),
     _apple("M4", 32, 120),
+    _apple("M5", 32, 153),
 )
+"""Where one name is the beginning of another, the longer stands first."""
 
 
 @lru_cache(maxsize=512)
 def known_accelerator(device_name: str) -> Accelerator | None:
-    """The product behind a driver's device name (``NVIDIA H100 80GB HBM3``); ``None`` when it is not known."""
-    flat = "".join(char for char in device_name.lower() if char.isalnum())
+    """The product behind a driver's device name (``NVIDIA H100 80GB HBM3``); ``None`` when it is not known.
+
+    Laptop versions carry a desktop card's name with less memory and bandwidth, and are not known.
+    """
+    words = f" {' '.join(_WORDS.findall(device_name.lower()))} "
+    if " laptop " in words:
+        return None
     for product in ACCELERATORS:
-        if any(pattern in flat for pattern in product.patterns):
+        if any(f" {driver} " in words for driver in product.drivers or (product.name.lower(),)):
             return product
     return None
 
 
 def accelerator_named(name: str) -> Accelerator | None:
-    """The product of that exact name, letter case aside."""
-    return next((product for product in ACCELERATORS if product.name.lower() == name.lower()), None)
+    """The product of that name: letter case, spaces and dashes aside (``RTX 4090`` is ``RTX4090``)."""
+    wanted = _flat(name)
+    return next((product for product in ACCELERATORS if _flat(product.name) == wanted), None)
+
+
+_COMPUTE_BY_NAME: Final = (
+    ("cuda", re.compile(r"(nvidia|geforce|tesla|quadro|rtx|gtx)")),
+    ("rocm", re.compile(r"(amd|radeon|instinct|rx\d|mi\d)")),
+    ("metal", re.compile(r"(apple)?m\d+(pro|max|ultra)?$")),
+    ("vulkan", re.compile(r"(intel|arc)")),
+)
+
+
+def compute_of_name(name: str) -> str | None:
+    """What a product that is not in the table computes with, by the maker its name begins with."""
+    flat = _flat(name)
+    return next((compute for compute, pattern in _COMPUTE_BY_NAME if pattern.match(flat)), None)
+
+
+def _flat(name: str) -> str:
+    return "".join(_WORDS.findall(name.lower()))

@@ -6,13 +6,21 @@ because a machine has one of those. Sizes are binary, whether written GB or GiB,
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Final
 
-from wharfinger.placement.hardware import ACCELERATORS, Accelerator, accelerator_named
+from wharfinger.placement.fleet_fields import MOST_DEVICES, Fields, FleetError, size_of
+from wharfinger.placement.hardware import (
+    ACCELERATORS,
+    GIB,
+    accelerator_named,
+    compute_of_name,
+    known_accelerator,
+)
 from wharfinger.placement.links import RING_ORDER
 from wharfinger.placement.types import (
     DeviceFacts,
@@ -23,29 +31,79 @@ from wharfinger.placement.types import (
     Role,
 )
 
-_SIZE: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(GiB|GB|G|MiB|MB|M|TiB|TB|T)$", re.IGNORECASE)
-_UNITS: Final = {"m": 1024**2, "g": 1024**3, "t": 1024**4}
-_SPEED: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(Gbps|Mbps|GB/s|MB/s)$", re.IGNORECASE)
-_SPEEDS: Final = {"gbps": 1e9 / 8, "mbps": 1e6 / 8, "gb/s": 1e9, "mb/s": 1e6}
 _WHAT_IF: Final = re.compile(
-    r"^\+?(\d+)\s*x\s*([A-Za-z0-9]+(?:-PCIe)?)(?:-(\d+(?:\.\d+)?)\s*(GB|GiB|TB|TiB))?$", re.IGNORECASE
+    r"\+?(\d+)\s*x\s*([A-Za-z0-9]+(?:-PCIe)?)(?:-(\d+(?:\.\d+)?\s*(?:GB|GiB|TB|TiB)))?", re.IGNORECASE
 )
-_GIB: Final = 1024**3
-_MOST: Final = 64
-"""Most devices or machines one what-if may add."""
 _OS_SHARE: Final = 10
 """Per cent of RAM an idle machine is assumed to use itself."""
+_APU_CARVE_OUT: Final = GIB // 2
+"""RAM a firmware keeps for the GPU alone where nobody set more; the rest it maps as it needs."""
 ENGINES_BY_COMPUTE: Final = {
     "cuda": ("llama_cpp-cuda", "llama_server-cuda", "vllm-cuda", "llama_cpp-cpu", "llama_server-cpu"),
     "rocm": ("llama_cpp-rocm", "llama_server-rocm", "vllm-rocm", "llama_cpp-cpu", "llama_server-cpu"),
     "metal": ("mlx", "mlx-metal", "llama_cpp-metal", "llama_server-metal"),
+    "vulkan": ("llama_cpp-vulkan", "llama_server-vulkan", "llama_cpp-cpu", "llama_server-cpu"),
     "cpu": ("llama_cpp-cpu", "llama_server-cpu"),
 }
 """Engines a described node is taken to have when the description does not list them."""
+_GPU_COMPUTES: Final = tuple(compute for compute in ENGINES_BY_COMPUTE if compute != "cpu")
+_COMPUTES_OF_ENGINE: Final = {
+    "llama_cpp": ("cuda", "rocm", "metal", "vulkan", "cpu"),
+    "llama_server": ("cuda", "rocm", "metal", "vulkan", "cpu"),
+    "vllm": ("cuda", "rocm", "cpu"),
+    "sglang": ("cuda", "rocm"),
+    "mlx": ("metal",),
+    "mlx_audio": ("metal",),
+    "audio_cpp": ("cuda", "rocm", "metal", "vulkan", "cpu"),
+    "comfy": ("cuda", "rocm", "metal"),
+}
+KNOWN_TAGS: Final = (
+    *_COMPUTES_OF_ENGINE,
+    *(f"{engine}-{compute}" for engine, computes in _COMPUTES_OF_ENGINE.items() for compute in computes),
+)
+"""Backend tags a description may name."""
 
 
-class FleetError(ValueError):
-    """A description is wrong; the text names the field, the value and what is accepted."""
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """What is known of a device before its machine is: a product of the table, or one that was described."""
+
+    name: str
+    compute: str
+    memory_kind: MemoryKind
+    memory_bytes: int | None
+    """Of its own; of the machine where it is unified. ``None`` for a unified one outside the table."""
+    bandwidth_bytes_per_s: float | None
+
+    @property
+    def unified(self) -> bool:
+        """Whether the machine has one memory for it and the CPU."""
+        return self.memory_kind is not MemoryKind.DISCRETE
+
+
+def _listed(name: str) -> _Card | None:
+    product = accelerator_named(name) or known_accelerator(name)
+    if product is None:
+        return None
+    size, bandwidth = product.memory_gib * GIB, product.bandwidth_bytes_per_s
+    return _Card(product.name, product.compute, product.memory_kind, size, bandwidth)
+
+
+def _unlisted(name: str, compute: str | None) -> _Card | None:
+    """A product outside the table, with the compute that was given or that its name tells; ``None`` without any."""
+    compute = compute or compute_of_name(name)
+    if compute is None:
+        return None
+    # Metal runs on Apple's chips only, and theirs is the machine's memory.
+    kind = MemoryKind.APPLE if compute == "metal" else MemoryKind.DISCRETE
+    return _Card(name, compute, kind, None, None)
+
+
+def _not_known(name: str) -> str:
+    names = {"cpu": "cpu"} | {product.name.lower(): product.name for product in ACCELERATORS}
+    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    alike = f"; alike: {', '.join(names[each] for each in close)}" if close else ""
+    return f"{name!r} is not a known accelerator{alike}"
 
 
 def add_what_if(snapshot: FleetSnapshot, specs: Sequence[str]) -> FleetSnapshot:
@@ -80,34 +138,38 @@ def parse_what_if(spec: str, *, first_number: int = 1) -> tuple[NodeFacts, ...]:
         first_number: nodes are called ``what-if-<number>`` from here on.
 
     Raises:
-        FleetError: not of that form, an unknown name, or a count outside 1..64.
+        FleetError: not of that form, an unknown name, no memory, or a count outside 1..64.
     """
-    match = _WHAT_IF.match(spec.strip())
+    where = f"what-if {spec!r}"
+    match = _WHAT_IF.fullmatch(spec.strip())
     if match is None:
         raise FleetError(
-            f"what-if {spec!r}: expected +COUNTxNAME or +COUNTxNAME-SIZE, e.g. +1xH100-80GB or +1xcpu-64GB"
+            f"{where}: expected +COUNTxNAME or +COUNTxNAME-SIZE, e.g. +1xH100-80GB or +1xcpu-64GB"
         )
-    count, name, size, unit = int(match[1]), match[2], match[3], match[4]
-    if not 1 <= count <= _MOST:
-        raise FleetError(f"what-if {spec!r}: the count is {count}; accepted are 1 to {_MOST}")
-    size_bytes = None if size is None else int(float(size) * _UNITS[unit[0].lower()])
+    count, name, size_text = int(match[1]), match[2], match[3]
+    if not 1 <= count <= MOST_DEVICES:
+        raise FleetError(f"{where}: the count is {count}; accepted are 1 to {MOST_DEVICES}")
+    size = None if size_text is None else size_of(size_text)
+    if size_text is not None and not size:
+        raise FleetError(f"{where}: the size is {size_text}; accepted is one above 0, such as 80GB or 80GiB")
+    ids = tuple(f"what-if-{first_number + index}" for index in range(count))
     if name.lower() == "cpu":
-        if size_bytes is None:
-            raise FleetError(f"what-if {spec!r}: a cpu node needs its RAM, e.g. +1xcpu-64GB")
-        return tuple(_cpu_node(f"what-if-{first_number + i}", size_bytes) for i in range(count))
-    product = _product(name, f"what-if {spec!r}")
-    if product.memory_kind is not MemoryKind.DISCRETE:
-        ram = size_bytes or product.memory_gib * _GIB
-        return tuple(_unified_node(f"what-if-{first_number + i}", product, ram) for i in range(count))
-    return (_gpu_node(f"what-if-{first_number}", product, count, size_bytes or product.memory_gib * _GIB),)
-
-
-def _product(name: str, where: str) -> Accelerator:
-    product = accelerator_named(name)
-    if product is None:
-        known = ", ".join(each.name for each in ACCELERATORS)
-        raise FleetError(f"{where}: {name!r} is not a known accelerator; accepted are cpu, {known}")
-    return product
+        if size is None:
+            raise FleetError(f"{where}: a cpu node needs its RAM, e.g. +1xcpu-64GB")
+        return tuple(_cpu_node(node_id, size) for node_id in ids)
+    # A product of two sizes may have the smaller one in its name: A100-40GB.
+    sized = accelerator_named(f"{name}-{size_text}")
+    card = _listed(name if sized is None else sized.name) or _unlisted(name, None)
+    if card is None:
+        raise FleetError(
+            f"{where}: {_not_known(name)}. Any other is described in a fleet.yaml, with its memory and compute."
+        )
+    size = card.memory_bytes if size is None else size
+    if size is None:
+        raise FleetError(f"{where}: {_not_known(name)}; name its memory to use it, e.g. +{count}x{name}-16GB")
+    if card.unified:
+        return tuple(_unified_node(node_id, card, size) for node_id in ids)
+    return (_gpu_node(ids[0], card, count, size),)
 
 
 def _idle(ram_bytes: int) -> int:
@@ -124,33 +186,51 @@ def _cpu_node(node_id: str, ram_bytes: int) -> NodeFacts:
     )
 
 
-def _unified_node(node_id: str, product: Accelerator, ram_bytes: int) -> NodeFacts:
+def _unified_node(node_id: str, card: _Card, ram_bytes: int) -> NodeFacts:
+    own_bytes = _carve_out(ram_bytes) if card.memory_kind is MemoryKind.APU else ram_bytes
+    ram = _ram_of(card, ram_bytes, own_bytes)
     return replace(
-        _cpu_node(node_id, ram_bytes),
-        ram_bandwidth_bytes_per_s=product.bandwidth_bytes_per_s,
-        devices=(_device(0, product, ram_bytes),),
-        backends=frozenset(ENGINES_BY_COMPUTE[product.compute]),
+        _cpu_node(node_id, ram),
+        ram_bandwidth_bytes_per_s=card.bandwidth_bytes_per_s,
+        devices=(_device(0, card, own_bytes, ram),),
+        backends=frozenset(ENGINES_BY_COMPUTE[card.compute]),
     )
 
 
-def _gpu_node(node_id: str, product: Accelerator, count: int, vram_bytes: int) -> NodeFacts:
+def _gpu_node(node_id: str, card: _Card, count: int, vram_bytes: int) -> NodeFacts:
     # Servers are usually bought with at least twice the RAM of their VRAM.
+    ram = max(64 * GIB, 2 * count * vram_bytes)
     return replace(
-        _cpu_node(node_id, max(64 * _GIB, 2 * count * vram_bytes)),
-        devices=tuple(_device(index, product, vram_bytes) for index in range(count)),
-        backends=frozenset(ENGINES_BY_COMPUTE[product.compute]),
+        _cpu_node(node_id, ram),
+        devices=tuple(_device(index, card, vram_bytes, ram) for index in range(count)),
+        backends=frozenset(ENGINES_BY_COMPUTE[card.compute]),
     )
 
 
-def _device(index: int, product: Accelerator, size_bytes: int, used_bytes: int = 0) -> DeviceFacts:
+def _carve_out(installed_bytes: int) -> int:
+    return min(_APU_CARVE_OUT, installed_bytes // 2)
+
+
+def _ram_of(card: _Card, ram_bytes: int, own_bytes: int) -> int:
+    """RAM the system sees: an APU's carve-out is taken off what is installed."""
+    return ram_bytes - own_bytes if card.memory_kind is MemoryKind.APU else ram_bytes
+
+
+def _device(index: int, card: _Card, size_bytes: int, ram_bytes: int, used_bytes: int = 0) -> DeviceFacts:
+    """A device as an agent would report it; ``ram_bytes`` is the RAM its machine's system sees."""
+    kind, gtt = card.memory_kind, None
+    if kind is MemoryKind.APU:
+        # Its driver must be allowed to map all RAM, or an agent takes the carve-out for a card of its own.
+        kind, gtt = (MemoryKind.APU, ram_bytes) if ram_bytes > size_bytes else (MemoryKind.DISCRETE, None)
     return DeviceFacts(
         index,
-        product.name,
-        product.compute,
-        product.memory_kind,
+        card.name,
+        card.compute,
+        kind,
         total_bytes=size_bytes,
         used_bytes=used_bytes,
-        bandwidth_bytes_per_s=product.bandwidth_bytes_per_s,
+        gtt_total_bytes=gtt,
+        bandwidth_bytes_per_s=card.bandwidth_bytes_per_s,
     )
 
 
@@ -160,7 +240,7 @@ def fleet_from_mapping(described: object) -> FleetSnapshot:
     Raises:
         FleetError: an unknown or missing field, or a value that cannot be read.
     """
-    fields = _Fields(described, "fleet", ("nodes", "links"))
+    fields = Fields(described, "fleet", ("nodes", "links"))
     entries = fields.items("nodes")
     if not entries:
         raise FleetError("fleet.nodes is empty: describe at least one node")
@@ -181,88 +261,6 @@ def fleet_from_mapping(described: object) -> FleetSnapshot:
     return FleetSnapshot(tuple(nodes), tuple(found))
 
 
-class _Fields:
-    """A mapping whose keys are checked; errors name the field, its value and what is accepted."""
-
-    def __init__(self, value: object, where: str, accepted: Sequence[str]) -> None:
-        if not isinstance(value, Mapping):
-            raise FleetError(f"{where} is {value!r}; expected a mapping with {', '.join(accepted)}")
-        self._values = cast("Mapping[str, object]", value)
-        self._where = where
-        unknown = sorted(str(key) for key in self._values.keys() - set(accepted))
-        if unknown:
-            raise FleetError(f"{where}.{unknown[0]} is not a field; accepted are {', '.join(accepted)}")
-
-    def error(self, field: str, accepted: str) -> FleetError:
-        return FleetError(f"{self._where}.{field} is {self._values.get(field)!r}; accepted: {accepted}")
-
-    def get(self, field: str) -> Any:
-        return self._values.get(field)
-
-    def items(self, field: str) -> list[Any]:
-        value = self.get(field)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise self.error(field, "a list")
-        return cast("list[Any]", value)
-
-    def text(self, field: str) -> str:
-        value = self.get(field)
-        if not isinstance(value, str) or not value:
-            raise self.error(field, "a text")
-        return value
-
-    def choice(self, field: str, accepted: Iterable[str], default: str) -> str:
-        value = self.get(field)
-        options = list(accepted)
-        if value is None:
-            return default
-        if value not in options:
-            raise self.error(field, ", ".join(options))
-        return cast("str", value)
-
-    def size(self, field: str) -> int | None:
-        value = self.get(field)
-        if value is None:
-            return None
-        match = _SIZE.match(value) if isinstance(value, str) else None
-        if match is None:
-            raise self.error(field, "a size such as 64GiB")
-        return int(float(match[1]) * _UNITS[match[2][0].lower()])
-
-    def speed(self, field: str) -> float | None:
-        value = self.get(field)
-        if value is None:
-            return None
-        match = _SPEED.match(value) if isinstance(value, str) else None
-        if match is None:
-            raise self.error(field, "a speed such as 10Gbps or 400GB/s")
-        return float(match[1]) * _SPEEDS[match[2].lower()]
-
-    def count(self, field: str, default: int) -> int:
-        value = self.get(field)
-        if value is None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-            raise self.error(field, f"a whole number from 1 to {_MOST}")
-        return value
-
-    def flag(self, field: str) -> bool:
-        value = self.get(field)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise self.error(field, "true or false")
-        return value
-
-    def texts(self, field: str) -> list[str]:
-        values = self.items(field)
-        if not all(isinstance(value, str) and value for value in values):
-            raise self.error(field, "a list of texts")
-        return values
-
-
 _NODE_FIELDS: Final = (
     "name",
     "ram",
@@ -274,60 +272,136 @@ _NODE_FIELDS: Final = (
     "role",
     "models",
 )
-_GPU_FIELDS: Final = ("model", "count", "memory", "used")
+_GPU_FIELDS: Final = ("model", "count", "memory", "used", "compute", "bandwidth")
 _LINK_FIELDS: Final = ("between", "interface", "bandwidth", "rdma")
 
 
 def _node(entry: object, where: str) -> NodeFacts:
-    fields = _Fields(entry, where, _NODE_FIELDS)
+    fields = Fields(entry, where, _NODE_FIELDS)
     name = fields.text("name")
-    ram = fields.size("ram")
-    if ram is None:
+    installed = fields.size("ram")
+    if installed is None:
         raise fields.error("ram", "a size such as 64GiB")
     devices: list[DeviceFacts] = []
+    ram = installed
     for index, gpu in enumerate(fields.items("gpus")):
-        devices.extend(_gpus(gpu, f"{where}.gpus[{index}]", len(devices), ram))
-    computes = [device.compute for device in devices] or ["cpu"]
-    engines = fields.texts("backends") or [tag for compute in computes for tag in ENGINES_BY_COMPUTE[compute]]
-    available = fields.size("ram_available")
-    if available is not None and available > ram:
-        raise fields.error("ram_available", f"at most ram ({fields.get('ram')})")
+        described = _Gpus(gpu, f"{where}.gpus[{index}]", len(devices), installed)
+        devices.extend(described.devices())
+        ram -= described.carve_out_bytes
     return NodeFacts(
         node_id=name,
         name=name,
-        role=Role(fields.choice("role", [role.value for role in Role], "full")),
+        role=Role(fields.choice("role", [role.value for role in Role]) or "full"),
         ram_total_bytes=ram,
-        ram_available_bytes=_idle(ram) if available is None else available,
+        ram_available_bytes=_available(fields, ram, devices),
         ram_bandwidth_bytes_per_s=fields.speed("ram_bandwidth"),
         memory_cap_bytes=fields.size("memory_cap"),
         devices=tuple(devices),
-        backends=frozenset(engines),
+        backends=frozenset(_engines(fields, devices)),
         local_artifacts=MappingProxyType(dict.fromkeys(fields.texts("models"), 1.0)),
     )
 
 
-def _gpus(entry: object, where: str, first_index: int, ram: int) -> list[DeviceFacts]:
-    fields = _Fields(entry, where, _GPU_FIELDS)
-    product = _product(fields.text("model"), f"{where}.model")
-    unified = product.memory_kind is not MemoryKind.DISCRETE
-    count = fields.count("count", 1)
-    if unified and first_index + count > 1:
-        raise fields.error(
-            "count", f"1, alone: a machine has one {product.name}; describe each machine as a node"
-        )
-    size = fields.size("memory") or (ram if unified else product.memory_gib * _GIB)
-    used = fields.size("used") or 0
-    if used > size:
-        raise fields.error("used", f"at most the device's memory ({size // _GIB} GiB)")
-    return [_device(first_index + i, product, size, used) for i in range(count)]
+def _available(fields: Fields, ram: int, devices: Sequence[DeviceFacts]) -> int:
+    """RAM that is free now; what other programs hold of a memory that CPU and GPU share is not."""
+    shared = (MemoryKind.APPLE, MemoryKind.GB10)
+    held = sum(device.used_bytes or 0 for device in devices if device.memory_kind in shared)
+    available = fields.size("ram_available", zero=True)
+    if available is None:
+        return max(0, _idle(ram) - held)
+    if available > ram:
+        raise fields.error("ram_available", f"at most ram ({fields.get('ram')})")
+    if held:
+        raise fields.error("ram_available", "this, or gpus[].used: CPU and GPU share one memory")
+    return available
+
+
+def _engines(fields: Fields, devices: Sequence[DeviceFacts]) -> Iterator[str]:
+    if fields.get("backends") is None:
+        for compute in [device.compute for device in devices] or ["cpu"]:
+            yield from ENGINES_BY_COMPUTE[compute]
+        return
+    for tag in fields.texts("backends"):
+        if tag not in KNOWN_TAGS:
+            close = difflib.get_close_matches(tag, KNOWN_TAGS, n=1, cutoff=0.0)
+            engines = ", ".join(_COMPUTES_OF_ENGINE)
+            raise fields.error(
+                "backends", f"an engine ({engines}), or one with its compute; for {tag!r} maybe {close[0]}"
+            )
+        yield tag
+
+
+class _Gpus:
+    """An entry of ``gpus``: ``count`` equal devices of a machine."""
+
+    def __init__(self, entry: object, where: str, first_index: int, installed_bytes: int) -> None:
+        self._fields = Fields(entry, where, _GPU_FIELDS)
+        self._first_index = first_index
+        self._installed_bytes = installed_bytes
+        self._card = self._described(where)
+        self._size_bytes = self._size()
+
+    @property
+    def carve_out_bytes(self) -> int:
+        """RAM that is installed but the GPU's alone."""
+        return self._installed_bytes - _ram_of(self._card, self._installed_bytes, self._size_bytes)
+
+    def devices(self) -> list[DeviceFacts]:
+        """The devices, numbered in the machine's order."""
+        fields, card = self._fields, self._card
+        count = fields.count("count", 1)
+        if card.unified and self._first_index + count > 1:
+            raise fields.error(
+                "count", f"1, alone: a machine has one {card.name}; describe each machine as a node"
+            )
+        used = fields.size("used", zero=True) or 0
+        if used > self._size_bytes:
+            accepted = f"at most the device's memory ({self._size_bytes / GIB:g} GiB)"
+            if card.memory_kind is MemoryKind.APU:
+                accepted += "; give ram_available for what is held beyond it"
+            raise fields.error("used", accepted)
+        ram = self._installed_bytes - self.carve_out_bytes
+        return [_device(self._first_index + i, card, self._size_bytes, ram, used) for i in range(count)]
+
+    def _described(self, where: str) -> _Card:
+        fields = self._fields
+        name, compute = fields.text("model"), fields.choice("compute", _GPU_COMPUTES)
+        card = _listed(name) or _unlisted(name, compute)
+        if card is None:
+            raise FleetError(
+                f"{where}.model: {_not_known(name)}; to describe it, give compute "
+                f"({', '.join(_GPU_COMPUTES)}) and memory"
+            )
+        if compute not in (None, card.compute):
+            raise fields.error("compute", f"{card.compute}, which {card.name} computes with")
+        bandwidth = fields.speed("bandwidth")
+        return card if bandwidth is None else replace(card, bandwidth_bytes_per_s=bandwidth)
+
+    def _size(self) -> int:
+        fields, card = self._fields, self._card
+        size = fields.size("memory")
+        if card.memory_kind is MemoryKind.APU:
+            if size is not None and size >= self._installed_bytes:
+                raise fields.error("memory", "the part of ram that is kept for the GPU alone (often 512MiB)")
+            return _carve_out(self._installed_bytes) if size is None else size
+        if card.unified:
+            if size not in (None, self._installed_bytes):
+                raise fields.error(
+                    "memory", f"none, because {card.name} has the machine's memory, which is ram"
+                )
+            return self._installed_bytes
+        size = card.memory_bytes if size is None else size
+        if size is None:
+            raise fields.error("memory", f"its size, such as 16GiB: {_not_known(card.name)}")
+        return size
 
 
 def _links(entry: object, where: str, ids: Sequence[str]) -> list[LinkFacts]:
-    fields = _Fields(entry, where, _LINK_FIELDS)
+    fields = Fields(entry, where, _LINK_FIELDS)
     ends = fields.texts("between")
     if len(ends) < 2 or len(set(ends)) != len(ends) or not set(ends) <= set(ids):
         raise fields.error("between", f"two or more different nodes of {', '.join(ids)}")
-    interface = fields.choice("interface", RING_ORDER, "ethernet")
+    interface = fields.choice("interface", RING_ORDER) or "ethernet"
     bandwidth, rdma = fields.speed("bandwidth"), fields.flag("rdma")
     return [
         LinkFacts(

@@ -115,10 +115,14 @@ class Supervisor:
                 env=engine_environment(),
                 start_new_session=True,
             )
-        except OSError as error:
+        except BaseException as error:  # a cancelled start, too, must not keep the pipes
             os.close(status_read)
             os.close(log_read)
-            raise AgentError("spawn_failed", f"the runner's process could not be started: {error}") from error
+            if isinstance(error, OSError):
+                raise AgentError(
+                    "spawn_failed", f"the runner's process could not be started: {error}"
+                ) from error
+            raise
         finally:
             os.close(status_write)
             os.close(log_write)

@@ -6,9 +6,10 @@ repeated where the world must be looked at again.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,7 @@ _PROGRESS = {
     RunnerState.LOADED: 70,
     RunnerState.WARMING_UP: 80,
 }
+_READY_PROGRESS = 85
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class LaunchHandler:
         """
         instance = await self._instance(context)
         path = await self._files(context, instance)
-        ready = [await self._runner(context, instance, rank, path) for rank in instance.plan.ranks]
+        ready = await self._runners(context, instance, path)
         if context.cancelled:
             raise PermanentError("cancelled", "the launch was cancelled")
         await self._inspect(context, instance, ready[0])
@@ -167,42 +169,62 @@ class LaunchHandler:
             raise RetryableError(error.code, str(error)) from error
         return all(here for (here,) in found)
 
-    async def _runner(
-        self, context: OperationContext, instance: Instance, rank: RankPlan, path: str
+    async def _runners(self, context: OperationContext, instance: Instance, path: str) -> list[RunnerReport]:
+        """The ready runners by rank. All are started before any is waited for, since ranks that share a model load
+        only once they have met; the first that fails ends the waiting for the others, and its cause is the launch's.
+        """
+        ranks = instance.plan.ranks
+        specs = [self._spec(instance, rank, path) for rank in ranks]
+        progress = dict.fromkeys((rank.rank for rank in ranks), 0)
+        async with asyncio.TaskGroup() as group:
+            starting = [
+                group.create_task(self._start(context, rank, spec))
+                for rank, spec in zip(ranks, specs, strict=True)
+            ]
+        async with asyncio.TaskGroup() as group:
+            loading = [
+                group.create_task(self._ready(context, rank, started.result(), progress))
+                for rank, started in zip(ranks, starting, strict=True)
+            ]
+        return [task.result() for task in loading]
+
+    async def _start(self, context: OperationContext, rank: RankPlan, spec: RunnerSpec) -> RunnerReport:
+        identity = {"runner_id": spec.runner_id, "node_id": rank.node_id}
+        await context.persist_identity(_step(rank), identity)
+        with _told_by_the_node():
+            return await self._d.fleet.agent(rank.node_id).start_runner(spec)
+
+    async def _ready(
+        self, context: OperationContext, rank: RankPlan, report: RunnerReport, progress: dict[int, int]
     ) -> RunnerReport:
-        agent = self._d.fleet.agent(rank.node_id)
-        step = f"runner.{rank.rank}"
-        spec = self._spec(instance, rank, path)
-        await context.persist_identity(step, {"runner_id": spec.runner_id, "node_id": rank.node_id})
-        try:
-            report = await agent.start_runner(spec)
-            shown: RunnerState | None = None
-            while report.state not in (RunnerState.READY, RunnerState.RUNNING):
-                if report.state.ended:
-                    raise PermanentError(
-                        report.error_code or "runner_crashed", report.error_message or "the runner ended"
-                    )
-                if report.state is not shown:
-                    shown = report.state
-                    await context.checkpoint(
-                        step,
-                        "running",
-                        payload={"state": shown.value, "pid": report.pid},
-                        progress=_PROGRESS.get(shown, 20),
-                        message=f"{shown.value.removeprefix('Runner').lower()} on {rank.node_id}",
-                    )
-                if context.cancelled:
-                    raise PermanentError("cancelled", "the launch was cancelled")
-                report = await agent.wait_runner(spec.runner_id, report, _POLL_S)
-        except AgentError as error:
-            if error.code == "node_unavailable":
-                raise RetryableError(error.code, str(error)) from error
-            raise PermanentError(error.code, str(error)) from error
+        """Follow one runner until it is ready. ``progress`` holds that of every rank; the slowest one's is told."""
+        shown: RunnerState | None = None
+        while report.state not in (RunnerState.READY, RunnerState.RUNNING):
+            if report.state.ended:
+                raise PermanentError(
+                    report.error_code or "runner_crashed", report.error_message or "the runner ended"
+                )
+            if report.state is not shown:
+                shown = report.state
+                progress[rank.rank] = _PROGRESS.get(shown, 20)
+                await context.checkpoint(
+                    _step(rank),
+                    "running",
+                    payload={"state": shown.value, "pid": report.pid},
+                    progress=min(progress.values()),
+                    message=f"{shown.value.removeprefix('Runner').lower()} on {rank.node_id}",
+                )
+            if context.cancelled:
+                raise PermanentError("cancelled", "the launch was cancelled")
+            with _told_by_the_node():
+                agent = self._d.fleet.agent(rank.node_id)
+                report = await agent.wait_runner(report.runner_id, report, _POLL_S)
+        progress[rank.rank] = _READY_PROGRESS
         await context.checkpoint(
-            step,
+            _step(rank),
             payload={"endpoint": report.endpoint, "engine_load_s": report.engine_load_s},
-            progress=85,
-            message=f"runner {spec.runner_id} is ready",
+            progress=min(progress.values()),
+            message=f"runner {report.runner_id} is ready",
         )
         return report
 
@@ -282,6 +304,21 @@ class LaunchHandler:
         await context.checkpoint("route", progress=99, message=f"{instance.model_id} is routed")
 
 
+def _step(rank: RankPlan) -> str:
+    return f"runner.{rank.rank}"
+
+
+@contextmanager
+def _told_by_the_node() -> Iterator[None]:
+    """A node that cannot be reached may be later; what it refuses, it refuses for good."""
+    try:
+        yield
+    except AgentError as error:
+        if error.code == "node_unavailable":
+            raise RetryableError(error.code, str(error)) from error
+        raise PermanentError(error.code, str(error)) from error
+
+
 def _context_tokens(instance: Instance) -> int:
     return instance.plan.context_tokens or FALLBACK_CONTEXT_TOKENS
 
@@ -293,17 +330,25 @@ async def end_runners(d: LaunchDependencies, instance: Instance) -> list[RunnerR
         RetryableError: a node that may still run one does not answer. Nothing is then called ended.
     """
     await d.routes.withdraw(instance.instance_id)
-    reports: list[RunnerReport] = []
-    for rank in instance.plan.ranks:
-        runner_id = instance.runner_id(rank.rank)
-        try:
-            agent = d.fleet.agent(rank.node_id)
-            known = {report.runner_id for report in await agent.runners()}
-            if runner_id in known:
-                reports.append(await agent.stop_runner(runner_id, StopDeadlines()))
-        except AgentError as error:
-            raise RetryableError(error.code, str(error)) from error
-    return reports
+    ended = await asyncio.gather(
+        *(_end(d.fleet, rank.node_id, instance.runner_id(rank.rank)) for rank in instance.plan.ranks),
+        return_exceptions=True,
+    )
+    for outcome in ended:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in ended if isinstance(outcome, RunnerReport)]
+
+
+async def _end(fleet: FleetView, node_id: str, runner_id: str) -> RunnerReport | None:
+    """End one runner; ``None`` when its node knows none of that id."""
+    try:
+        agent = fleet.agent(node_id)
+        if runner_id in {report.runner_id for report in await agent.runners()}:
+            return await agent.stop_runner(runner_id, StopDeadlines())
+    except AgentError as error:
+        raise RetryableError(error.code, str(error)) from error
+    return None
 
 
 async def forget_runners(d: LaunchDependencies, instance: Instance) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import resource
@@ -134,10 +135,17 @@ def listen(settings: Settings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartError(
-            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}). Stop what uses the port, or choose "
-            "another with --port (0 takes any free one)."
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror}). {_listen_advice(error)}"
         ) from error
     return listener
+
+
+def _listen_advice(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "--host must name an address of this machine: 127.0.0.1 for itself alone, 0.0.0.0 for every network."
+    if error.errno == errno.EADDRINUSE:
+        return "Stop what uses the port, or choose another with --port (0 takes any free one)."
+    return "Choose another port with --port (0 takes any free one) or another address with --host."
 
 
 @asynccontextmanager

@@ -36,6 +36,16 @@ def test_port_in_use(tmp_path: Path) -> None:
     assert "--port" in text
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_that_is_not_this_machines(tmp_path: Path, host: str) -> None:
+    result = wharf("up", "--host", host, "--port", "0", environment=environment(tmp_path / "data"))
+    assert result.returncode == 1
+    text = one_paragraph(result.stderr)
+    assert f"{host}:0" in text
+    assert "--host must name an address of this machine" in text
+    assert "Stop what uses the port" not in text
+
+
 def test_another_control_plane_on_the_same_data_directory(server: Server) -> None:
     result = wharf("up", "--port", "0", environment=environment(server.data_dir))
     assert result.returncode == 1

@@ -32,15 +32,18 @@ def key_store(request: Request) -> KeyStore:
     return authenticator(request).keys
 
 
-def _idempotency_key(idempotency_key: Annotated[str | None, Header()] = None) -> str | None:
-    if idempotency_key is not None and not 1 <= len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARACTERS:
+def _idempotency_key(caller: Operator, idempotency_key: Annotated[str | None, Header()] = None) -> str | None:
+    """The key within the caller's own, so that nobody meets another caller's work by chance or by guessing."""
+    if idempotency_key is None:
+        return None
+    if not 1 <= len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARACTERS:
         raise ApiError(
             400,
             "invalid_idempotency_key",
             f"Idempotency-Key must have 1 to {MAX_IDEMPOTENCY_KEY_CHARACTERS} characters",
             param="Idempotency-Key",
         )
-    return idempotency_key
+    return f"{caller.key_id}:{idempotency_key}"
 
 
 Control = Annotated[ControlPlane, Depends(control_plane)]

@@ -119,7 +119,7 @@ async def show_instance(control: Control, _: Viewer, instance_id: Name) -> dict[
 
 @router.delete("/instance/{instance_id}")
 async def delete_instance(
-    control: Control, _: Operator, instance_id: Name, force: bool = False
+    control: Control, _: Operator, instance_id: Name, idempotency_key: IdempotencyKey, force: bool = False
 ) -> dict[str, Any]:
     """Stop an instance and release what it holds. The work goes on under ``operation_id``.
 
@@ -128,7 +128,7 @@ async def delete_instance(
     if force:
         await control.abandon(instance_id)
         return {"message": "Abandoned.", "command_id": None, "instance_id": instance_id, "operation_id": None}
-    operation = await control.stop(instance_id)
+    operation = await control.stop(instance_id, idempotency_key=idempotency_key)
     return {
         "message": "Command received.",
         "command_id": operation.operation_id,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BeforeValidator, Field
 
-from wharfinger.api.dependencies import Control, Operator, Viewer
+from wharfinger.api.dependencies import Auth, Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.operations.feed import follow
 from wharfinger.operations.model import (
@@ -29,13 +30,20 @@ router = APIRouter(prefix="/api/v1/operations", tags=["Operations"])
 KEEPALIVE_S = 15.0
 """A silent event stream shows that it is alive this often."""
 LOOK_S = 1.0
-"""How often a silent event stream looks whether the process is going down."""
+"""How often a silent event stream looks whether the process is going down, or its caller's key was revoked."""
 
 _OPERATION_ID = re.compile(r"op_[0-9a-f]{32}")
 _MAX_SEQUENCE = 2**31 - 1
 """The column is a 32-bit integer."""
 _Filter = Annotated[str | None, Query(pattern=r"^[^\x00]+$", max_length=256)]
 _Sequence = Annotated[int, Query(ge=0, le=_MAX_SEQUENCE)]
+_LastEventId = Annotated[
+    Annotated[int, Field(ge=0, le=_MAX_SEQUENCE)] | None,
+    BeforeValidator(
+        lambda value: None if value == "" else value
+    ),  # browsers send an empty one for "none yet"
+    Header(),
+]
 
 
 @router.get("")
@@ -85,18 +93,19 @@ async def show_operation(control: Control, _: Viewer, operation_id: str) -> dict
 async def operation_events(
     request: Request,
     control: Control,
-    _: Viewer,
+    auth: Auth,
+    viewer: Viewer,
     operation_id: str,
     after: _Sequence = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    last_event_id: Annotated[int | None, Header(ge=0, le=_MAX_SEQUENCE)] = None,
+    last_event_id: _LastEventId = None,
 ) -> Any:
     """Events in order. ``Accept: text/event-stream`` follows them live and resumes from ``Last-Event-ID``."""
     await _get(control, operation_id)
     if "text/event-stream" in request.headers.get("accept", ""):
         start = last_event_id if last_event_id is not None else after
         return StreamingResponse(
-            _stream(control, operation_id, start),
+            _stream(control, operation_id, start, lambda: auth.still_valid(viewer)),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -123,11 +132,13 @@ async def _get(control: ControlPlane, operation_id: str) -> Operation:
         raise ApiError(404, "operation_not_found", str(error), param="operation_id") from error
 
 
-async def _stream(control: ControlPlane, operation_id: str, after: int) -> AsyncIterator[bytes]:
+async def _stream(
+    control: ControlPlane, operation_id: str, after: int, allowed: Callable[[], bool]
+) -> AsyncIterator[bytes]:
     silent_s = 0.0
     async for event in follow(control.operations, operation_id, after, keepalive_s=LOOK_S):
-        if control.stopping.is_set():
-            return  # the client reconnects to the next start and resumes from its last event
+        if control.stopping.is_set() or not allowed():
+            return  # the client reconnects and resumes from its last event, or is refused
         if event is None:
             silent_s += LOOK_S
             if silent_s >= KEEPALIVE_S:

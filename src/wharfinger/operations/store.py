@@ -306,8 +306,8 @@ class OperationStore:
             if row.request_hash != body_hash:
                 raise Conflict(
                     "idempotency_key_reused",
-                    f"idempotency key {new.idempotency_key!r} was used for another {new.kind} request, which is "
-                    f"operation {row.operation_id}; use a new key for a new request",
+                    f"this idempotency key was used for another {new.kind} request, which is operation "
+                    f"{row.operation_id}; use a new key for a new request",
                     row.operation_id,
                 )
             return rows.read_operation(row)

@@ -19,6 +19,8 @@ ALLOWED_MODULES = {
     "collections",
     "collections.abc",
     "dataclasses",
+    "difflib",  # compares texts
+    "difflib",
     "enum",
     "functools",
     "heapq",

@@ -32,3 +32,29 @@ def test_no_input_is_a_server_error(server: Server) -> None:
 
         holds()
     assert tried >= 15
+
+
+def test_the_document_says_what_wants_a_key(server: Server) -> None:
+    with server.client() as client:
+        document = client.get("/openapi.json").json()
+    scheme = document["components"]["securitySchemes"]["api_key"]
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    without = {
+        path
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+        if operation.get("security") != [{"api_key": []}]
+    }
+    assert without == {"/livez", "/readyz"}
+
+
+def test_the_document_has_the_gateways_routes(server: Server) -> None:
+    with server.client() as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    inference = {path: set(methods) for path, methods in paths.items() if path.startswith("/v1/")}
+    assert inference == {
+        "/v1/models": {"get"},
+        "/v1/chat/completions": {"post"},
+        "/v1/completions": {"post"},
+        "/v1/embeddings": {"post"},
+    }

@@ -11,9 +11,10 @@ from fastapi.security import HTTPBearer
 from wharfinger.access.principals import PRINCIPAL, Principal, Role
 from wharfinger.access.rules import require_role
 
-_bearer = HTTPBearer(
-    scheme_name="API key", description="`Authorization: Bearer KEY`", bearerFormat="wharf_…", auto_error=False
-)
+SCHEME = "api_key"
+"""Name of the way in, in the OpenAPI document."""
+
+_bearer = HTTPBearer(scheme_name=SCHEME, bearerFormat="wharf_…", auto_error=False)
 """For the OpenAPI document; the guard in front of every route has checked the key already."""
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from wharfinger.placement import backends, memory
 from wharfinger.placement.links import COORDINATOR_ORDER
-from wharfinger.placement.ports import free_port
 from wharfinger.placement.ranking import Candidate, Score, score_parts
 from wharfinger.placement.types import InstanceMeta, LinkFacts, NodeFacts, Plan, RankPlan
 from wharfinger.placement.workspace import Workspace
@@ -23,7 +22,7 @@ FLAG_CONTEXT_LENGTH: Final = "context_length_unknown"
 def build_plan(work: Workspace, candidate: Candidate, ranked: Score) -> Plan:
     """The plan of a candidate, complete enough to reserve and launch."""
     members, fit, tag = candidate.members, candidate.fit, candidate.tag
-    port = free_port(work.ports_in_use.get(node.node_id, frozenset()) for node in members)
+    port = work.free_port(members)
     return Plan(
         model_id=work.card.model_id,
         card_digest=work.card_digest,

@@ -11,6 +11,7 @@ from wharfinger.placement.backends import Span
 from wharfinger.placement.build import build_plan
 from wharfinger.placement.fit import Arrangement, Fit, Shortage, fit_ranges
 from wharfinger.placement.members import Member, may_mix, measure
+from wharfinger.placement.memory import MIN_CONTEXT_TOKENS
 from wharfinger.placement.orders import order_problem
 from wharfinger.placement.ranking import Candidate, score
 from wharfinger.placement.refusals import set_message
@@ -35,7 +36,7 @@ from wharfinger.placement.types import (
     Refusal,
     Sharding,
 )
-from wharfinger.placement.window import WindowGoal, goal_for, weights_unknown
+from wharfinger.placement.window import WindowGoal, card_limit, goal_for, weights_unknown
 from wharfinger.placement.workspace import Workspace
 
 
@@ -105,6 +106,12 @@ def _check(work: Workspace, placement: ExactPlacement, request: PlanRequest) -> 
         raise _Refused(
             codes.CONTEXT_NOT_POSITIVE, f"context_tokens is {placement.context_tokens}; it must be positive"
         )
+    least = min(MIN_CONTEXT_TOKENS, card_limit(card) or MIN_CONTEXT_TOKENS)
+    if placement.context_tokens is not None and placement.context_tokens < least:
+        raise _Refused(
+            codes.CONTEXT_OUT_OF_RANGE,
+            f"context_tokens is {placement.context_tokens}; {least} is the least that is accepted",
+        )
     if weights_unknown(card):
         raise _Refused(codes.WEIGHTS_UNKNOWN, f"{card.model_id}: {codes.MEANINGS[codes.WEIGHTS_UNKNOWN]}")
     nodes = _nodes(work, placement)
@@ -131,6 +138,8 @@ def _check_fit(
 ) -> Candidate:
     if len(nodes) > 1:
         return _check_set(work, nodes, tag, tags, goal, placement, request)
+    if placement.meta is InstanceMeta.RPC:
+        raise _Refused(codes.META_NOT_APPLICABLE, f"one node is {InstanceMeta.RING}, not {placement.meta}")
     outcome = fit_tag(work, nodes[0], tags[0], goal)
     if isinstance(outcome, TagRefusal):
         refusal = node_refusal(nodes[0], outcome)
@@ -158,7 +167,7 @@ def _check_layers(card: ModelCard, placement: ExactPlacement) -> None:
     ranges = [(shard.start_layer, shard.end_layer) for shard in shards]
     shown = ", ".join(f"{start}..{end}" for start, end in ranges)
     if placement.sharding is Sharding.TENSOR:
-        if len(shards) > 1 and not card.supports_tensor:
+        if not card.supports_tensor:
             raise _Refused(codes.TENSOR_UNSUPPORTED, f"{card.model_id} does not support tensor sharding")
         if any(each != whole for each in ranges):
             raise _Refused(
@@ -271,7 +280,12 @@ def _check_set(
     placement: ExactPlacement,
     request: PlanRequest,
 ) -> Candidate:
-    asked = replace(request, sharding=placement.sharding, meta=placement.meta, min_nodes=len(nodes))
+    width = len(nodes)
+    asked = replace(
+        request, sharding=placement.sharding, meta=placement.meta, min_nodes=width, max_nodes=width
+    )
+    if work.free_port(nodes) is None:
+        raise _Refused(codes.NO_FREE_PORT, set_message(work, asked, codes.NO_FREE_PORT))
     if not work.snapshot.links_supported:
         raise _Refused(codes.LINKS_UNSUPPORTED, set_message(work, asked, codes.LINKS_UNSUPPORTED))
     shape = shape_for(tag, asked, goal)

@@ -100,6 +100,8 @@ class Screening:
     )
     """Possible members of sets: by tag, whether RDMA is needed, whether one driver suffices."""
     groups: tuple[Group, ...] | None = None
+    spanning: int | None = None
+    """How many of the serving nodes have an engine that can span machines."""
     able_together: dict[tuple[object, ...], tuple[list[NodeFacts], ...]] = field(
         default_factory=dict[tuple[object, ...], tuple[list[NodeFacts], ...]]
     )
@@ -142,6 +144,15 @@ def spanning_groups(work: Workspace, request: PlanRequest) -> tuple[Group, ...]:
                 groups.append(Group(engine, sorted(map(work.preference, own))[1]))
         screening.groups = tuple(sorted(groups, key=lambda group: group.preference))
     return screening.groups
+
+
+def spanning_nodes(work: Workspace, request: PlanRequest) -> int:
+    """How many serving nodes have an engine that can share a model with other nodes."""
+    screening = screen(work, request)
+    if screening.spanning is None:
+        able = [backends.any_spans(work.tags(node, request.backend)) for node in screening.serving]
+        screening.spanning = sum(able)
+    return screening.spanning
 
 
 def may_mix(work: Workspace, tags: Sequence[str]) -> bool:

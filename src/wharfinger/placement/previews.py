@@ -131,7 +131,7 @@ def _unanswerable(
 
 def _with_sets(work: Workspace, request: PlanRequest, found: Found) -> Found:
     """What a launch of the request would have seen, from the search for single hosts that was made already."""
-    if check_request(work, request) is not None:
+    if request.meta is InstanceMeta.RPC or check_request(work, request) is not None:
         return search(work, request)
     whole = replace(found, ranked=list(found.ranked), refused=dict(found.refused), set_refusal=None)
     search_sets(work, request, whole)

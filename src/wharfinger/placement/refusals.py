@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from wharfinger.placement import backends, codes, memory
+from wharfinger.placement.members import spanning_nodes
 from wharfinger.placement.pending import (
     PERMANENT_SET_CODES,
     may_matter,
@@ -14,9 +15,16 @@ from wharfinger.placement.pending import (
     unobserved,
     wants_links,
 )
-from wharfinger.placement.search import Found
+from wharfinger.placement.search import WIDEST, Found
 from wharfinger.placement.single import TagRefusal, gate_refusal, node_refusal, short_of_memory
-from wharfinger.placement.types import NodeFacts, NodeRefusal, PlanRequest, PlanResult, Refusal
+from wharfinger.placement.types import (
+    InstanceMeta,
+    NodeFacts,
+    NodeRefusal,
+    PlanRequest,
+    PlanResult,
+    Refusal,
+)
 from wharfinger.placement.units import gib
 from wharfinger.placement.window import card_limit
 from wharfinger.placement.workspace import Workspace
@@ -43,7 +51,12 @@ _PHRASES: Final = {
 }
 """In the order the summary names them, and in which one becomes the code of the whole refusal."""
 _LINK_CODES: Final = (codes.LINKS_UNKNOWN, codes.LINK_MISSING)
-_SHARED_CODES: Final = (codes.RDMA_MISSING, codes.NO_COMMON_ENGINE, codes.NO_ROUTABLE_ADDRESS)
+_SHARED_CODES: Final = (
+    codes.RDMA_MISSING,
+    codes.NO_COMMON_ENGINE,
+    codes.NO_ROUTABLE_ADDRESS,
+    codes.NO_FREE_PORT,
+)
 """Reasons of a set that are those of its nodes."""
 _NAMED: Final = 5
 """Most nodes a summary lists by name."""
@@ -51,20 +64,21 @@ _SET_MESSAGES: Final = {
     codes.ENGINE_CANNOT_SPAN: "its engines ({backends}) run on one machine only",
     codes.LINKS_UNSUPPORTED: codes.MEANINGS[codes.LINKS_UNSUPPORTED],
     codes.NO_COMMON_ENGINE: "no {width} nodes share a backend that can span machines",
-    codes.LINK_MISSING: "no {width} nodes are linked as the engine needs",
+    codes.LINK_MISSING: "no set of {widths} nodes is linked as the engine needs",
     codes.LINKS_UNKNOWN: "links between the nodes have not been observed yet",
     codes.NO_ROUTABLE_ADDRESS: "donors have only link-local or loopback addresses; a routable one is needed",
-    codes.RDMA_MISSING: "no {width} nodes have RDMA links between every two of them",
+    codes.RDMA_MISSING: "no set of {widths} nodes has RDMA links between every two of them",
     codes.META_NOT_APPLICABLE: "instance meta {meta} does not go with its engines ({backends})",
     codes.TENSOR_UNSUPPORTED: "the card does not support tensor sharding",
     codes.TENSOR_INDIVISIBLE: (
         "hidden size {hidden}, {heads} heads and {kv_heads} KV heads do not divide by any usable width"
     ),
     codes.TENSOR_OVER_RPC: "llama.cpp RPC is pipeline only",
-    codes.TOO_FEW_LAYERS: "{layers} layers are fewer than the ranks",
+    codes.TOO_FEW_LAYERS: "{layers} cannot be cut over {width} ranks",
     codes.SPLIT_LIMITED: "the card lets no rank start after layer {latest_start}, too early for {width} ranks",
     codes.CONTEXT_TOO_LARGE: "its engines serve a smaller window than {context} tokens",
-    codes.MEMORY_SHORT: "no {width} nodes hold it together",
+    codes.MEMORY_SHORT: "no set of {widths} linked nodes holds it{limit}",
+    codes.NO_FREE_PORT: "no set of {widths} nodes that holds it has a port of 24000..31999 free on all of them",
 }
 
 
@@ -74,7 +88,7 @@ def node_refusals(
     """Why each node that is in no plan is out, by node id; with ``others`` also those that would have done."""
     used = {node.node_id for candidate, _ in found.ranked for node in candidate.members}
     refusals: list[NodeRefusal] = []
-    for_sets = sets_only(request)
+    for_sets = sets_only(request) and found.request_code is None
     messages: dict[str, str] = {}
     for node in work.nodes:
         if node.node_id in used:
@@ -224,7 +238,8 @@ def _message(
         reasons.append(f"links of {names}{more} have not been observed yet")
     why = "; ".join(reasons)
     if sets_only(request):
-        width = max(request.min_nodes, len(request.required_node_ids))
+        narrowest, widest = widths(work, request)
+        width = f"{narrowest} or more" if widest > narrowest else str(narrowest)
         return f"no {width} of {total} nodes can run this together: {'; '.join(filter(None, (why, summary)))}"
     together = f"; together: {why}" if why and total > 1 else ""
     return f"0/{total} nodes can run this: {summary}{together}"
@@ -272,17 +287,28 @@ def _count(code: str, number: int) -> str:
 def set_message(work: Workspace, request: PlanRequest, code: str) -> str:
     """Why no set of nodes works, in words."""
     card = work.card
+    narrowest, widest = widths(work, request)
+    limited = request.max_nodes is None and widest < spanning_nodes(work, request)
     return _SET_MESSAGES.get(code, codes.MEANINGS.get(code, code)).format(
         backends=", ".join(backends.accepted_backends(card)),
-        width=max(2, request.min_nodes, len(request.required_node_ids)),
+        width=narrowest,
+        widths=f"{narrowest} to {widest}" if widest > narrowest else str(narrowest),
+        limit="; wider ones are tried only where min_nodes asks for them" if limited else "",
         meta=request.meta,
         hidden=card.hidden_size,
         heads=card.num_attention_heads if card.num_attention_heads is not None else "unknown",
         kv_heads=card.num_key_value_heads if card.num_key_value_heads is not None else "unknown",
-        layers=card.n_layers,
+        layers=f"{card.n_layers} layer{'' if card.n_layers == 1 else 's'}",
         latest_start=card.placement.max_pipeline_split_layer,
         context=request.context_tokens,
     )
+
+
+def widths(work: Workspace, request: PlanRequest) -> tuple[int, int]:
+    """The fewest and the most nodes of the sets that are tried."""
+    narrowest = max(2, request.min_nodes, len(request.required_node_ids))
+    most = request.max_nodes or max(WIDEST, narrowest)
+    return narrowest, max(narrowest, min(spanning_nodes(work, request), most))
 
 
 def _request_message(work: Workspace, request: PlanRequest, code: str) -> str:
@@ -314,6 +340,8 @@ def _request_message(work: Workspace, request: PlanRequest, code: str) -> str:
         case codes.NODE_BOUNDS_CONFLICT:
             least = max(request.min_nodes, len(request.required_node_ids))
             return f"max_nodes is {request.max_nodes}; at least {least} {'is' if least == 1 else 'are'} asked for"
+        case codes.META_NOT_APPLICABLE:
+            return f"{request.meta} is for several nodes and none together would do; one alone is {InstanceMeta.RING}"
         case codes.TOO_FEW_NODES:
             return (
                 f"min_nodes is {request.min_nodes}, but the fleet has {total} node{'s' if total != 1 else ''}"

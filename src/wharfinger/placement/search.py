@@ -45,6 +45,7 @@ _PROGRESS: Final = (
     codes.NO_ROUTABLE_ADDRESS,
     codes.RDMA_MISSING,
     codes.MEMORY_SHORT,
+    codes.NO_FREE_PORT,
 )
 """How far a set came before it was refused; the furthest is what the caller is told."""
 
@@ -72,7 +73,13 @@ def search(work: Workspace, request: PlanRequest) -> Found:
     found = (
         search_single(work, request) if _single_allowed(request) else Found(gated=screen(work, request).gated)
     )
+    alone = bool(found.ranked)
+    if request.meta is InstanceMeta.RPC:
+        found.ranked = []  # one node is a ring of one, whatever its engine
     search_sets(work, request, found)
+    awaited = found.set_refusal is not None and found.set_refusal.code in codes.PENDING_CODES
+    if alone and not found.ranked and not awaited:
+        found.request_code = codes.META_NOT_APPLICABLE
     found.ranked.sort(key=lambda entry: entry[1].key)
     return found
 

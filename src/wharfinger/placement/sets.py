@@ -5,7 +5,7 @@ Sets, never cycles: a set is tried once, and its ring order is chosen afterwards
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wharfinger.placement import backends, codes
@@ -40,16 +40,40 @@ def fit_set(work: Workspace, shape: Shape, members: Sequence[Member]) -> Candida
     if isinstance(orders, LinkProblem):
         return SetRefusal(orders.code, _ids(members), missing=orders.missing)
     nearest: SetRefusal | None = None
-    for order in orders:
+    for order in _unlike(orders):
         outcome = fit_order(work, shape, order)
         if isinstance(outcome, Candidate):
-            return outcome
+            taken = work.free_port(outcome.members) is None
+            return SetRefusal(codes.NO_FREE_PORT, _ids(order)) if taken else outcome
         if nearest is None or _short_by(outcome) < _short_by(nearest):
             nearest = outcome
         if shape.sharding is Sharding.TENSOR or _too_heavy(work, members):
             break  # no other order can help
     assert nearest is not None, "a linked set has at least one order"
     return nearest
+
+
+def _unlike(orders: Iterable[tuple[Member, ...]]) -> Iterator[tuple[Member, ...]]:
+    """The orders without those that only swap members with equal memory: they fit alike."""
+    kinds: dict[str, object] = {}
+    seen: set[tuple[object, ...]] = set()
+    orders = iter(orders)
+    first = next(orders)
+    yield first  # most sets need no other
+    for order in orders:
+        if not kinds:
+            kinds = {member.node_id: _kind(member) for member in order}
+            seen.add(tuple(kinds[member.node_id] for member in first))
+        own = tuple(kinds[member.node_id] for member in order)
+        if own not in seen:
+            seen.add(own)
+            yield order
+
+
+def _kind(member: Member) -> object:
+    """What a fit reads of a member."""
+    pools = tuple((p.device_index, p.usable_bytes, p.deficit_bytes, p.domain) for p in member.pools)
+    return (member.tag, member.host, pools)
 
 
 def fit_order(work: Workspace, shape: Shape, order: Sequence[Member]) -> Candidate | SetRefusal:

@@ -10,7 +10,9 @@ from typing import Final
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import codes
 from wharfinger.placement.links import RING_ORDER, interface_class, is_dialable
+from wharfinger.placement.members import spanning_nodes
 from wharfinger.placement.memory import MIN_CONTEXT_TOKENS
+from wharfinger.placement.refusals import widths
 from wharfinger.placement.search import Found, search
 from wharfinger.placement.stopping import Stopping
 from wharfinger.placement.types import (
@@ -68,6 +70,7 @@ def suggest(
         helper.other_quantization(catalog),
         helper.drop_exclusion(),
         helper.fewer_nodes(),
+        helper.more_nodes(),
         helper.pipeline(),
         helper.one_node_more(),
     )
@@ -163,6 +166,19 @@ class _Helper:
         for width in range(asked - 1, max(0, asked - 1 - _TRIES), -1):
             if self._works(request=replace(self._request, min_nodes=width)):
                 yield Suggestion("lower_min_nodes", f"ask for min_nodes {width}")
+                return
+
+    def more_nodes(self) -> Iterator[Suggestion]:
+        """A ``min_nodes`` beyond the widths that are tried unasked."""
+        request, work = self._request, self._work
+        if self._refusal.code != codes.MEMORY_SHORT or request.max_nodes is not None:
+            return
+        first = widths(work, request)[1] + 1
+        last = min(spanning_nodes(work, request), self._card.n_layers)
+        step = max(1, -(-(last + 1 - first) // _TRIES))
+        for width in range(first, last + 1, step):
+            if self._works(request=replace(request, min_nodes=width)):
+                yield Suggestion("raise_min_nodes", f"ask for min_nodes {width}")
                 return
 
     def pipeline(self) -> Iterator[Suggestion]:

@@ -17,6 +17,7 @@ from wharfinger.placement import backends, memory
 from wharfinger.placement.links import LinkIndex
 from wharfinger.placement.memory.interface import RAM_DOMAIN, Footprint, Pool, ShardShape
 from wharfinger.placement.memory.profile import MemoryProfile, profile_of
+from wharfinger.placement.ports import free_port
 from wharfinger.placement.types import (
     FleetSnapshot,
     MemoryPart,
@@ -204,6 +205,10 @@ class Workspace:
                 for node_id in instance.node_ids:
                     used[node_id] = used.get(node_id, frozenset()) | instance.ports
         return used
+
+    def free_port(self, nodes: Iterable[NodeFacts]) -> int | None:
+        """The lowest port that is free on all of the nodes; ``None`` when there is none."""
+        return free_port(self.ports_in_use.get(node.node_id, frozenset()) for node in nodes)
 
     def weight_bytes(self, start: int, end: int) -> int:
         """Weight bytes of layers ``start`` to ``end`` (exclusive)."""

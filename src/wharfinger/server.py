@@ -165,7 +165,9 @@ async def running(
             secret = InstallationSecret.load_or_create(settings.secret_file)
             keys = KeyStore(database)
             first_key = await keys.ensure_admin(settings.data_dir)
-            agent = LocalAgent(settings.data_dir, node_name=settings.node_name)
+            agent = LocalAgent(
+                settings.data_dir, node_name=settings.node_name, memory_cap_bytes=settings.node_memory_cap
+            )
             await agent.start()
         except (SecretFileError, AgentError) as error:
             raise StartError(str(error)) from error

@@ -6,7 +6,7 @@ import ipaddress
 import os
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import ByteSize, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DEFAULT_PORT = 7300
@@ -33,6 +33,8 @@ class Settings(BaseSettings):
     """Shared by all replicas of one PostgreSQL; by default ``installation.secret`` in the data directory."""
     no_auth: bool = False
     node_name: str | None = None
+    node_memory_cap: ByteSize | None = Field(default=None, gt=0)
+    """Most bytes that models may take on this node, over RAM and devices together."""
     default_context_tokens: int = Field(default=32768, ge=256, le=1048576)
     operation_retention_days: float = Field(default=30.0, gt=0)
     log_level: str = "info"

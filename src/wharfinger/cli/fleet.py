@@ -99,7 +99,8 @@ def _print_node(out: Console, node: dict[str, Any]) -> None:
     out.print(
         f"  {node['os']} {node['architecture']}, {node['cpu_count'] or '?'} CPUs {node['cpu_model'] or ''}"
     )
-    out.print(f"  memory    {_memory(node)}, {size(node['reserved_bytes'])} reserved by instances")
+    cap = "" if node["memory_cap_bytes"] is None else f", of at most {size(node['memory_cap_bytes'])}"
+    out.print(f"  memory    {_memory(node)}, {size(node['reserved_bytes'])} reserved by instances{cap}")
     out.print(f"  disk      {size(node['disk_free_bytes'])} free of {size(node['disk_total_bytes'])}")
     for device in node["devices"]:
         used = f"{size(device['used_bytes'])} used of {size(device['total_bytes'])}"

@@ -92,6 +92,9 @@ class NodeReport(AgentValue):
     mapped_model_bytes: int | None = None
     """Resident file pages that living runners have mapped, mostly model weights. Taken off ``ram_available_bytes``
     already. Linux only."""
+    memory_cap_bytes: int | None = None
+    """What the node's operator set as the most that models may take, over RAM and devices together; ``None``: no
+    limit."""
     devices: tuple[DeviceReport, ...] = ()
     engines: tuple[EngineReport, ...] = ()
     missing: dict[str, str] = Field(default_factory=dict)

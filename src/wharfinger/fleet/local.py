@@ -47,8 +47,18 @@ class LocalAgent:
     Runners never outlive it: see :mod:`wharfinger.fleet.supervisor`. One agent uses a data directory at a time.
     """
 
-    def __init__(self, data_dir: Path, *, node_name: str | None = None, role: str = "full") -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        node_name: str | None = None,
+        role: str = "full",
+        memory_cap_bytes: int | None = None,
+    ) -> None:
         """Read or make the node id; nothing runs before :meth:`start`.
+
+        Args:
+            memory_cap_bytes: reported as the most that models may take here; ``None`` sets no limit.
 
         Raises:
             AgentError: ``data_dir_unusable``, ``node_id_damaged``.
@@ -56,7 +66,9 @@ class LocalAgent:
         self._data_dir = data_dir.resolve()
         self._runners_dir = self._data_dir / "runners"
         self._node_id = node_id(self._data_dir)
-        self._telemetry = Telemetry(self._node_id, node_name or socket.gethostname(), role, self._data_dir)
+        self._telemetry = Telemetry(
+            self._node_id, node_name or socket.gethostname(), role, self._data_dir, memory_cap_bytes
+        )
         self._supervisors: dict[str, Supervisor] = {}
         self._starting = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None

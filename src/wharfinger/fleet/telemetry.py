@@ -29,10 +29,13 @@ _LISTENING: Final = "0A"
 class Telemetry:
     """Measures one node. :meth:`measure` blocks for a few milliseconds: call it in a thread."""
 
-    def __init__(self, node_id: str, name: str, role: str, data_dir: Path) -> None:
+    def __init__(
+        self, node_id: str, name: str, role: str, data_dir: Path, memory_cap_bytes: int | None = None
+    ) -> None:
         self._node_id = node_id
         self._name = name
         self._role = role
+        self._memory_cap_bytes = memory_cap_bytes
         self._data_dir = data_dir
         self._models = data_dir / "models"
         self._nvidia = Nvidia()
@@ -89,6 +92,7 @@ class Telemetry:
             disk_total_bytes=disk_total,
             disk_free_bytes=disk_free,
             mapped_model_bytes=mapped,
+            memory_cap_bytes=self._memory_cap_bytes,
             devices=self._devices(ram_total, missing),
             engines=self._engines or (),
             used_ports=_listening_ports(missing),

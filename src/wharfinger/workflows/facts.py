@@ -40,6 +40,7 @@ def node_facts(
         ram_total_bytes=report.ram_total_bytes,
         ram_available_bytes=report.ram_available_bytes,
         disk_free_bytes=report.disk_free_bytes,
+        memory_cap_bytes=report.memory_cap_bytes,
         devices=tuple(_device_facts(device) for device in report.devices),
         backends=frozenset(tag for engine in report.engines for tag in engine.backends),
         engine_builds=MappingProxyType(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wharfinger.cli.client import Client, path_of
 from wharfinger.cli.fleet import named, node_names
 from wharfinger.cli.follow import failure_of, follow_operation, require_success
+from wharfinger.cli.model_names import catalog_id
 from wharfinger.cli.node_choice import chosen_nodes
 from wharfinger.cli.output import CliError, Format, emit, say, size, styled
 from wharfinger.cli.tables import Column, print_table
@@ -25,6 +26,7 @@ SAID_LOG_LINES = 15
 def run_launch(body: dict[str, Any], *, wait: bool, output: Format) -> None:
     """Place a model; with ``wait``, until it answers. The body may call nodes by their names."""
     client = Client()
+    body["model_id"] = catalog_id(client, body["model_id"])
     if body["excluded_nodes"] or body["node_ids"]:
         names = node_names(client)
         body["excluded_nodes"] = chosen_nodes("--exclude", body["excluded_nodes"], names)

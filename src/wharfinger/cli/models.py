@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wharfinger.cli.client import Client, path_of
+from wharfinger.cli.model_names import catalog_id
 from wharfinger.cli.output import Format, emit, size, styled
 from wharfinger.cli.tables import Column, print_table
 
@@ -51,7 +52,8 @@ def list_models(output: Format) -> None:
 
 def show_model(model_id: str, output: Format) -> None:
     """Show one card."""
-    document = Client().get(_path(model_id))
+    client = Client()
+    document = client.get(_path(catalog_id(client, model_id)))
 
     def human(out: Console) -> None:
         card = document["card"]

@@ -14,6 +14,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.catalog.card_files import card_of
 from wharfinger.catalog.errors import ArtifactError
 from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.cli.model_names import same_but_for_case
 from wharfinger.cli.node_choice import chosen_nodes
 from wharfinger.cli.output import CliError, Exit
 from wharfinger.cli.plan import PlanOptions, load_json
@@ -100,9 +101,10 @@ async def _cards(model: str, data_dir: Path) -> tuple[ModelCard, list[ModelCard]
             await database.close()
     if path.exists():
         return _card_from_file(path), catalog
-    for card in catalog:
-        if card.model_id == model:
-            return card, catalog
+    by_id = {card.model_id: card for card in catalog}
+    card = by_id.get(same_but_for_case(model, by_id))
+    if card is not None:
+        return card, catalog
     known = ", ".join(card.model_id for card in catalog) or "none"
     raise CliError(
         f"{model!r} is neither a file nor a model of the local catalog (known: {known}). Give a GGUF file, a folder "

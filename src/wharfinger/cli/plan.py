@@ -72,12 +72,13 @@ def _refusal_of(options: PlanOptions, document: dict[str, Any]) -> CliError | No
 
 def _online(options: PlanOptions) -> dict[str, Any]:
     from wharfinger.cli.client import Client
+    from wharfinger.cli.model_names import catalog_id
 
     client = Client()
     names = _named_nodes(client, options) if options.excluded or options.required else {}
     return client.get(
         "/instance/previews",
-        model_id=options.model,
+        model_id=catalog_id(client, options.model),
         context_tokens=options.context_tokens,
         excluded_node_ids=chosen_nodes("--exclude", options.excluded, names) or None,
         node_ids=chosen_nodes("--node", options.required, names) or None,

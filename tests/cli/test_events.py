@@ -24,17 +24,21 @@ def event(sequence: int) -> str:
 
 
 @contextmanager
-def streams(*answers: str) -> Iterator[tuple[str, list[str | None]]]:
-    """A server whose n-th answer is the n-th of ``answers`` (the last again and again), each closed cleanly."""
+def streams(*answers: str | int) -> Iterator[tuple[str, list[str | None]]]:
+    """A server whose n-th answer is the n-th of ``answers`` (the last again and again), each closed cleanly.
+
+    A number is an answer of that status without any JSON, as a proxy makes it.
+    """
     resumed_from: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             resumed_from.append(self.headers["Last-Event-ID"])
-            self.send_response(200)
+            answer = answers[min(len(resumed_from), len(answers)) - 1]
+            self.send_response(answer if isinstance(answer, int) else 200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
-            self.wfile.write(answers[min(len(resumed_from), len(answers)) - 1].encode())
+            self.wfile.write(b"<html>" if isinstance(answer, int) else answer.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
             pass
@@ -53,6 +57,24 @@ def test_a_clean_close_without_an_end_is_resumed_from_the_last_event(tmp_path: P
         seen = list(operation_events(Client(tmp_path, url=url), "op_1"))
     assert [name for name, _ in seen] == ["step", "step", "end"]
     assert resumed_from == ["0", "1", "1"]
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_reconnect_outlives_what_a_proxy_says_meanwhile(tmp_path: Path, status: int) -> None:
+    with streams(event(1), status, event(2) + END) as (url, resumed_from):
+        seen = list(operation_events(Client(tmp_path, url=url), "op_1"))
+    assert [name for name, _ in seen] == ["step", "step", "end"]
+    assert resumed_from == ["0", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, Exit.UNAUTHORIZED), (404, Exit.NOT_FOUND), (422, Exit.USAGE)]
+)
+def test_a_reconnect_that_is_refused_ends_at_once(tmp_path: Path, status: int, code: Exit) -> None:
+    with streams(event(1), status) as (url, resumed_from), pytest.raises(CliError) as refused:
+        list(operation_events(Client(tmp_path, url=url), "op_1"))
+    assert refused.value.code is code
+    assert resumed_from == ["0", "1"]
 
 
 def test_a_server_that_only_closes_is_lost_in_the_end(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ SILENCE_S = 45.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 5.0
 
+_PASSING = (Exit.UNREACHABLE, Exit.FAILED)
+"""What a proxy or an overloaded control plane answers for a while (500, 502, 504, 429) is no refusal of the request."""
+
 Event = tuple[str, dict[str, Any]]
 
 
@@ -43,7 +46,7 @@ def operation_events(client: Client, operation_id: str, *, lost_for_s: float = L
                 if name == "end":
                     return
         except (httpx.TransportError, CliError) as error:
-            if isinstance(error, CliError) and error.code is not Exit.UNREACHABLE:
+            if isinstance(error, CliError) and error.code not in _PASSING:
                 raise
             why = error
         now = time.monotonic()

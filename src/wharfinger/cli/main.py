@@ -279,15 +279,18 @@ def models_remove(model: str, output: Output = Format.HUMAN) -> None:
 @ops_app.command("list")
 def ops_list(
     kind: Annotated[str | None, typer.Option(help="e.g. instance.launch")] = None,
-    state: Annotated[str | None, typer.Option(help="pending, leased, running, waiting, …")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(help="pending, leased, running, waiting, …; may be repeated")
+    ] = None,
     resource: Annotated[str | None, typer.Option(help="e.g. an instance id")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Where an earlier list broke off")] = None,
     output: Output = Format.HUMAN,
 ) -> None:
     """List operations, newest first."""
     from wharfinger.cli.ops import list_operations
 
-    list_operations(kind, state, resource, limit, output)
+    list_operations(kind, state or [], resource, limit, cursor, output)
 
 
 @ops_app.command("show")

@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
 
 def list_operations(
-    kind: str | None, state: str | None, resource: str | None, limit: int, output: Format
+    kind: str | None,
+    states: list[str],
+    resource: str | None,
+    limit: int,
+    cursor: str | None,
+    output: Format,
 ) -> None:
     """List operations, newest first."""
-    document = Client().get("/api/v1/operations", kind=kind, state=state, resource=resource, limit=limit)
+    document = Client().get(
+        "/api/v1/operations", kind=kind, state=states, resource=resource, limit=limit, cursor=cursor
+    )
 
     def human(out: Console) -> None:
         if not document["operations"]:
@@ -36,6 +43,10 @@ def list_operations(
             ),
             [_row(operation) for operation in document["operations"]],
         )
+        if document["next_cursor"]:
+            out.print(
+                f"there are older ones: add --cursor {document['next_cursor']}", soft_wrap=True, markup=False
+            )
 
     emit(output, document, human)
 

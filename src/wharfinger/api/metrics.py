@@ -28,7 +28,7 @@ async def update_gauges(control: ControlPlane) -> None:
     by_state = Counter(report.state for view in views for report in view.runners)
     for state in RunnerState:
         _runners.labels(state.value).set(by_state[state])
-    nodes = control.fleet.seen()
+    nodes = control.fleet.present()
     _nodes.set(len(nodes))
     _targets.set(len(control.table.targets()))
     _ram_available.clear()

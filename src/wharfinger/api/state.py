@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from wharfinger.api.dependencies import Control, Viewer
 from wharfinger.api.instances import tagged
 from wharfinger.api.wire import failure_wire, runner_wire
+from wharfinger.catalog.card import ModelCard
 from wharfinger.fleet.agent import NodeReport
-from wharfinger.workflows.control import ControlPlane
+from wharfinger.placement.types import NodeFacts
 from wharfinger.workflows.fleet_view import SeenNode
 from wharfinger.workflows.health import health_level, health_reasons
 
@@ -19,13 +20,15 @@ router = APIRouter()
 
 @router.get("/state", tags=["State & Tracing"])
 async def state(control: Control, _: Viewer) -> dict[str, Any]:
-    """Instances, runners, telemetry, health and failures of one moment."""
+    """Instances, runners, telemetry, health and failures of one moment; nodes that are lost are not in it."""
+    snapshot = await control.snapshot()
     views = await control.instances()
-    nodes = control.fleet.seen()
+    nodes = control.fleet.present()
+    cards = await control.cards()
     return {
         "instances": {view.instance.instance_id: tagged(view) for view in views},
         "runners": {report.runner_id: runner_wire(report) for view in views for report in view.runners},
-        "downloads": {node.report.node_id: await _downloads(control, node.report) for node in nodes},
+        "downloads": {node.node_id: _downloads(node, cards) for node in snapshot.nodes},
         "tasks": {},
         "lastSeen": {node.report.node_id: node.seen_at.isoformat() for node in nodes},
         "topology": {"nodes": [node.report.node_id for node in nodes], "connections": {}},
@@ -49,8 +52,11 @@ async def state(control: Control, _: Viewer) -> dict[str, Any]:
 
 @router.get("/api/v1/nodes", tags=["Nodes"])
 async def list_nodes(control: Control, _: Viewer) -> dict[str, Any]:
-    """Every node heard of lately: its telemetry, its engines, its health, and what is reserved on it."""
-    await control.fleet.measure()
+    """Every node there is a record of: its telemetry, its engines, its health, and what is reserved on it.
+
+    ``state`` is ``present``, or ``lost`` when it was not heard of for 30 s; the figures are then those of ``seen_at``.
+    A lost node is dropped after a week, unless an instance still has memory reserved on it.
+    """
     snapshot = await control.snapshot()
     reserved: dict[str, int] = {}
     for reservation in snapshot.reservations:
@@ -59,6 +65,7 @@ async def list_nodes(control: Control, _: Viewer) -> dict[str, Any]:
         "nodes": [
             node.report.model_dump(mode="json")
             | {
+                "state": "lost" if node.lost else "present",
                 "seen_at": node.seen_at.isoformat(),
                 "health": health(node),
                 "reserved_bytes": reserved.get(node.report.node_id, 0),
@@ -68,19 +75,19 @@ async def list_nodes(control: Control, _: Viewer) -> dict[str, Any]:
     }
 
 
-async def _downloads(control: ControlPlane, report: NodeReport) -> list[dict[str, Any]]:
-    here = set(report.artifact_files)
+def _downloads(node: NodeFacts, cards: list[ModelCard]) -> list[dict[str, Any]]:
+    """The models whose file the node has."""
     return [
         {
             "DownloadCompleted": {
-                "nodeId": report.node_id,
-                "modelId": entry.card.model_id,
-                "total": {"inBytes": entry.card.storage_size.in_bytes},
+                "nodeId": node.node_id,
+                "modelId": card.model_id,
+                "total": {"inBytes": card.storage_size.in_bytes},
                 "readOnly": False,
             }
         }
-        for entry in await control.catalog.list()
-        if entry.artifact_path in here
+        for card in cards
+        if card.model_id in node.local_artifacts
     ]
 
 

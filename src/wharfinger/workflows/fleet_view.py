@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from sqlalchemy import insert, select, update
+from pydantic import ValidationError
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.fleet.agent import AgentError, NodeAgent, NodeReport
 from wharfinger.placement.types import NodeFacts
-from wharfinger.store.database import Database
-from wharfinger.store.tables import nodes
+from wharfinger.store.database import Database, now_on
+from wharfinger.store.tables import nodes, reservations
 from wharfinger.workflows.facts import PRUNE_AFTER_S, node_facts
 
 HEARTBEAT_S = 5.0
+FORGET_AFTER_S = 7 * 86400.0
+"""A lost node on which no memory is reserved is dropped altogether when it was not heard of for this long."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +36,11 @@ class SeenNode:
     report: NodeReport
     seen_at: datetime
     silent_s: float
+
+    @property
+    def lost(self) -> bool:
+        """Not part of the fleet any more, until it is heard of again."""
+        return self.silent_s >= PRUNE_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +101,21 @@ class FleetView:
                     await connection.execute(insert(nodes).values(node_id=node_id, **values))
         async with self._database.read() as connection:
             rows = (await connection.execute(select(nodes, self._database.now().label("now")))).all()
+        for node_id in self._seen.keys() - self.agents.keys() - {row.node_id for row in rows}:
+            del self._seen[node_id]  # dropped by the retention
         for row in rows:
             if row.node_id not in self.agents:
                 silent_s = (row.now - row.seen_at).total_seconds()  # both by the database's clock
-                report = NodeReport.model_validate(row.report)
+                try:
+                    report = NodeReport.model_validate(row.report)
+                except ValidationError as error:
+                    # Of another version, while replicas are updated one after the other: the others must be seen.
+                    log.warning("node report not read", node_id=row.node_id, problems=error.error_count())
+                    continue
                 self._seen[row.node_id] = _Sighting(report, silent_s, time.monotonic())
 
     def seen(self) -> list[SeenNode]:
-        """Every node ever heard of, by id; one that is silent says for how long."""
+        """Every node there is a record of, lost ones included, by id; one that is silent says for how long."""
         now = datetime.now(UTC)
         return [
             SeenNode(sighting.report, now - timedelta(seconds=sighting.silent_s), sighting.silent_s)
@@ -108,7 +124,7 @@ class FleetView:
 
     def present(self) -> list[SeenNode]:
         """The nodes that are part of the fleet now: heard of within the pruning time."""
-        return [node for node in self.seen() if node.silent_s < PRUNE_AFTER_S]
+        return [node for node in self.seen() if not node.lost]
 
     async def facts(
         self, artifacts: Mapping[str, str], active_requests: Mapping[str, int]
@@ -142,3 +158,13 @@ class FleetView:
             except AgentError as error:
                 log.warning("node did not look for files", node_id=report.node_id, reason=str(error))
         return frozenset(name for name, path in artifacts.items() if path in report.artifact_files)
+
+
+async def prune_nodes(connection: AsyncConnection) -> int:
+    """Drop nodes that left for good, see :data:`FORGET_AFTER_S`; returns how many."""
+    now = (await connection.execute(select(now_on(connection)))).scalar_one()
+    gone = delete(nodes).where(
+        nodes.c.seen_at < now - timedelta(seconds=FORGET_AFTER_S),
+        nodes.c.node_id.not_in(select(reservations.c.node_id)),
+    )
+    return (await connection.execute(gone)).rowcount

@@ -39,7 +39,11 @@ def health_level(reasons: Iterable[HealthReason]) -> str:
 
 
 def _silence(node: SeenNode) -> Iterable[HealthReason]:
-    if node.silent_s > UNREACHABLE_AFTER_S:
+    if node.lost:
+        message = f"lost: not heard of since {node.seen_at:%Y-%m-%d %H:%M} UTC, so nothing is planned on it"
+        hint = "start its control plane again; `wharf stop INSTANCE --force` forgets an instance it had"
+        yield HealthReason("error", "unreachable", message, hint)
+    elif node.silent_s > UNREACHABLE_AFTER_S:
         message = f"not heard of for more than {UNREACHABLE_AFTER_S:.0f} s"
         yield HealthReason("error", "unreachable", message, "check that the node is up and connected")
     elif node.silent_s > WARN_AFTER_S:

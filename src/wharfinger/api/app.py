@@ -7,6 +7,7 @@ from fastapi import APIRouter, FastAPI
 from wharfinger import __version__
 from wharfinger.access.authenticator import Authenticator
 from wharfinger.api import docs, errors, exact, health, instances, keys, models, operations, state
+from wharfinger.api.intake import Intake
 from wharfinger.workflows.control import ControlPlane
 
 DESCRIPTION = """Where can a model run, what does it take, is it really running there, and what is left behind.
@@ -21,6 +22,7 @@ def create_app(control: ControlPlane, authenticator: Authenticator, *extra_route
     )
     app.state.control = control
     app.state.authenticator = authenticator
+    app.add_middleware(Intake)
     errors.install(app)
     docs.install(app)
     for router in (

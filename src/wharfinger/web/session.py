@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
-from starlette.datastructures import FormData
 
 from wharfinger.access.authenticator import SESSION_COOKIE, Authenticator
 from wharfinger.access.callers import Operator, Viewer
@@ -15,9 +14,6 @@ from wharfinger.access.sessions import SESSION_LIFETIME_S
 from wharfinger.settings import is_loopback
 from wharfinger.web.rendering import page
 from wharfinger.workflows.control import ControlPlane
-
-MAX_LOGIN_BYTES = 4096
-"""A login form is a key and nothing else; this route is open to everybody, so it reads no more than that."""
 
 __all__ = ["Auth", "Control", "Operator", "Viewer", "router"]
 
@@ -49,7 +45,7 @@ async def login_form(request: Request, control: Control, auth: Auth) -> Response
 @router.post("/login")
 async def login(request: Request, control: Control, auth: Auth) -> Response:
     """Exchange a key for a session cookie. The key is read from the body only and is never repeated."""
-    key = (await _small_form(request)).get("key", "")
+    key = (await request.form()).get("key", "")
     principal = auth.keys.check(key.strip()) if isinstance(key, str) else None
     if principal is None:
         return _login_page(control, error="This key is unknown or revoked.", status_code=401)
@@ -73,13 +69,6 @@ async def logout(viewer: Viewer, auth: Auth) -> Response:
     response = RedirectResponse("/login", status_code=303)
     response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
     return response
-
-
-async def _small_form(request: Request) -> FormData:
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > MAX_LOGIN_BYTES:
-        raise HTTPException(413, f"a login has a Content-Length of at most {MAX_LOGIN_BYTES} bytes")
-    return await request.form()
 
 
 def _login_page(control: ControlPlane, error: str | None = None, status_code: int = 200) -> Response:

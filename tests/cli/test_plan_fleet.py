@@ -24,6 +24,7 @@ nodes:
     gpus: [{model: RTX3090}]
 links: all
 """
+GGUF = ("llama_cpp", "llama_server")
 CPU_NODES = """
 nodes:
   - {name: lab-1, ram: 64GiB, backends: [llama_cpp-cpu]}
@@ -54,9 +55,13 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("WHARF_DATA_DIR", str(tmp_path / "none"))
     monkeypatch.setenv("COLUMNS", "80")
 
-    def run(fleet: str | Path, *options: str, layer_mib: int = 100) -> Ended:
+    def run(
+        fleet: str | Path, *options: str, layer_mib: int = 100, backends: tuple[str, ...] = GGUF
+    ) -> Ended:
         model = tmp_path / "card.json"
-        described = card(layer_mib=layer_mib, backends=("llama_cpp", "llama_server"), gguf_file="a.gguf")
+        described = card(
+            layer_mib=layer_mib, backends=backends, gguf_file="a.gguf" if backends == GGUF else ""
+        )
         model.write_text(described.model_dump_json(by_alias=True))
         path = fleet
         if isinstance(fleet, str):
@@ -105,10 +110,30 @@ def test_plans_on_one_machine_are_not_marked(plan: Plan) -> None:
     assert [row["launchable"] for row in rows if row["plan"]] == [True, True, True]
 
 
-def test_an_engine_that_this_release_does_not_run_is_marked(plan: Plan) -> None:
-    fleet = "nodes: [{name: a, ram: 64GiB, backends: [llama_server-cpu]}]"
-    (row,) = [row for row in plan(fleet, "-o", "json").document["previews"] if row["plan"]]
-    assert (row["plan"]["ranks"][0]["backend"], row["launchable"]) == ("llama_server-cpu", False)
+@pytest.mark.parametrize(
+    ("backends", "backend", "launchable"),
+    [(GGUF, "llama_server-metal", True), (("mlx",), "mlx-metal", False)],
+)
+def test_an_engine_that_this_release_does_not_run_is_marked(
+    plan: Plan, backends: tuple[str, ...], backend: str, launchable: bool
+) -> None:
+    fleet = f"nodes: [{{name: a, ram: 64GiB, gpus: [{{model: M4Max}}], backends: [{backend}]}}]"
+    rows = plan(fleet, "-o", "json", backends=backends).document["previews"]
+    assert [row["plan"]["ranks"][0]["backend"] for row in rows] == [backend]
+    assert [row["launchable"] for row in rows] == [launchable]
+
+
+def test_one_node_and_tensor_sharding_is_an_error_that_says_so(plan: Plan) -> None:
+    refused = plan("nodes: [{name: a, ram: 64GiB}]", "--sharding", "tensor")
+    assert refused.code == 5
+    assert "one node has no Tensor sharding; leave out --sharding, or use more nodes" in refused.error
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--sharding", "both"), ("--context", "255"), ("--context", "1048577")]
+)
+def test_values_that_no_plan_can_have(plan: Plan, option: str, value: str) -> None:
+    assert plan(CPU_NODES, option, value).code == 2
 
 
 def test_layers_of_a_set_are_those_each_node_computes(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,18 +28,39 @@ app.add_typer(models_app, name="models")
 app.add_typer(ops_app, name="ops")
 app.add_typer(keys_app, name="keys")
 
+
+class Shardings(StrEnum):
+    """The planner's shardings, which are not imported here: ``--help`` is instant."""
+
+    PIPELINE = "Pipeline"
+    TENSOR = "Tensor"
+
+
 ContextOption = Annotated[
     int | None,
-    typer.Option("--context", help="Window in tokens (256..1048576); may lower what fits, never raise it"),
+    typer.Option(
+        "--context",
+        metavar="TOKENS",
+        min=256,
+        max=1048576,
+        help="Window of the model; may lower what fits, never raise it",
+    ),
 ]
 ExcludeOption = Annotated[
-    list[str] | None, typer.Option("--exclude", help="Node to leave out, by name or id; may be repeated")
+    list[str] | None,
+    typer.Option("--exclude", metavar="NODE", help="Leave this node out, by name or id; may be repeated"),
 ]
-MinNodesOption = Annotated[int, typer.Option("--min-nodes", min=1, help="Least number of nodes to use")]
+MinNodesOption = Annotated[
+    int, typer.Option("--min-nodes", metavar="N", min=1, help="Least number of nodes to use")
+]
 NodeOption = Annotated[
-    list[str] | None, typer.Option("--node", help="Node that must take part, by name or id; may be repeated")
+    list[str] | None,
+    typer.Option("--node", metavar="NODE", help="This node must take part, by name or id; may be repeated"),
 ]
-ShardingOption = Annotated[str, typer.Option("--sharding", help="Pipeline or Tensor")]
+ShardingOption = Annotated[
+    Shardings,
+    typer.Option("--sharding", case_sensitive=False, help="How several nodes share the model"),
+]
 
 
 @app.command()
@@ -115,17 +137,30 @@ def plan(
     exclude: ExcludeOption = None,
     node: NodeOption = None,
     min_nodes: MinNodesOption = 1,
-    sharding: Annotated[str | None, typer.Option("--sharding", help="Only Pipeline or only Tensor")] = None,
+    sharding: Annotated[
+        Shardings | None,
+        typer.Option("--sharding", case_sensitive=False, help="Only plans of this kind [default: both]"),
+    ] = None,
     explain: Annotated[
-        str | None, typer.Option("--explain", help="Everything about one node, by id or name")
+        str | None,
+        typer.Option("--explain", metavar="NODE", help="Everything about one node, by name or id"),
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option("--what-if", help="Add machines you do not have, e.g. +1xH100-80GB or +1xcpu-64GB"),
+        typer.Option(
+            "--what-if",
+            metavar="MACHINES",
+            help="Add machines you do not have, e.g. +1xH100-80GB or +1xcpu-64GB; may be repeated",
+        ),
     ] = None,
     fleet: Annotated[
         Path | None,
-        typer.Option("--fleet", help="Plan for the fleet described in this YAML file instead", exists=True),
+        typer.Option(
+            "--fleet",
+            metavar="FILE",
+            exists=True,
+            help="Plan for the machines described in this YAML file; needs no control plane",
+        ),
     ] = None,
     output: Output = Format.HUMAN,
 ) -> None:
@@ -154,7 +189,7 @@ def launch(
     exclude: ExcludeOption = None,
     node: NodeOption = None,
     min_nodes: MinNodesOption = 1,
-    sharding: ShardingOption = "Pipeline",
+    sharding: ShardingOption = Shardings.PIPELINE,
     output: Output = Format.HUMAN,
 ) -> None:
     """Run a model where the planner thinks best."""

@@ -41,12 +41,7 @@ def plan_offline(options: PlanOptions) -> dict[str, Any]:
     excluded = chosen_nodes("--exclude", options.excluded, names)
     required = chosen_nodes("--node", options.required, names)
     card, catalog = asyncio.run(_cards(options.model, settings.data_dir))
-    try:
-        sharding = None if options.sharding is None else Sharding(options.sharding)
-    except ValueError as error:
-        raise CliError(
-            f"--sharding {options.sharding!r}: accepted are Pipeline and Tensor", Exit.USAGE
-        ) from error
+    sharding = None if options.sharding is None else Sharding(options.sharding)
     request = PlanRequest(
         sharding=sharding or Sharding.PIPELINE,
         min_nodes=options.min_nodes,

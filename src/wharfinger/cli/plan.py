@@ -50,11 +50,14 @@ def run_plan(options: PlanOptions, output: Format) -> None:
 
 
 def _launchable(plan: dict[str, Any]) -> bool:
-    """Whether this release would launch a plan; a described fleet may have more than one that runs."""
+    """Whether this release would launch a plan; of a machine that was described it may not."""
     from wharfinger.engines.registry import SPANS_MACHINES, engine_for
+    from wharfinger.placement.backends import GGUF_BACKENDS, engine_of
 
-    ranks = plan["ranks"]
-    return (SPANS_MACHINES or len(ranks) == 1) and engine_for(ranks[0]["backend"]) is not None
+    backend = plan["ranks"][0]["backend"]
+    # What one GGUF engine is planned to run on a machine, the one that is there runs as well.
+    served = engine_of(backend) in GGUF_BACKENDS or engine_for(backend) is not None
+    return served and (SPANS_MACHINES or len(plan["ranks"]) == 1)
 
 
 def _refusal_of(options: PlanOptions, document: dict[str, Any]) -> CliError | None:
@@ -62,11 +65,13 @@ def _refusal_of(options: PlanOptions, document: dict[str, Any]) -> CliError | No
     if any(row["plan"] for row in document["previews"]):
         return None
     refusal = next((row["refusal"] for row in document["previews"] if row["refusal"]), None)
-    error, reasons = None, "; the reasons are above"
+    error, reasons = None, ": the fleet has no nodes"
+    if document["node_names"]:
+        reasons = f": one node has no {options.sharding} sharding; leave out --sharding, or use more nodes"
     if refusal is not None:
         error = {"message": refusal["message"], "code": refusal["code"], "details": refusal}
-        if options.explain:  # of one node only
-            reasons = f": {refusal['message']}"
+        # Explained is one node only: why it is none at all stands nowhere else.
+        reasons = f": {refusal['message']}" if options.explain else "; the reasons are above"
     return CliError(f"{options.model} cannot be placed now{reasons}", Exit.REFUSED, document=error)
 
 
@@ -124,7 +129,7 @@ def print_previews(out: Console, document: dict[str, Any]) -> None:
             [_plan_row(document, index, row) for index, row in enumerate(planned, 1)],
         )
         if not all(_launchable(row["plan"]) for row in planned):
-            out.print(f"  * {NOT_LAUNCHED} (one machine, llama_cpp only)", style="dim")
+            out.print(f"  * {NOT_LAUNCHED} (only GGUF, on one machine)", style="dim")
         for flag in planned[0]["plan"]["flags"]:
             out.print(f"  note: {flag.replace('_', ' ')}", style="dim")
     _print_refusals(out, document, planned=bool(planned))
@@ -275,7 +280,8 @@ def _explained(document: dict[str, Any], wanted: str) -> dict[str, Any]:
 
 
 def _print_node(out: Console, node: dict[str, Any]) -> None:
-    out.print(styled((node["node_name"], "bold"), f"  {node['node_id']}"))
+    name, node_id = node["node_name"], node["node_id"]
+    out.print(styled((name, "bold"), "" if node_id == name else f"  {node_id}"))
     for plan in node["plans"]:
         out.print("  can run it:" if plan["launchable"] else f"  could run it ({NOT_LAUNCHED}):")
         for line in plan_lines(plan, node["node_names"]):

@@ -109,6 +109,14 @@ class Companion(CardPart):
     """Cache geometry of a draft model; empty for a projector."""
 
 
+class EngineBuilds(CardPart):
+    """Builds of one engine that a card is known to run with."""
+
+    engine: str
+    builds: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Exact build strings, as nodes report them."""
+
+
 class PlacementPreferences(CardPart):
     """Where a card may run. ``compatible_backends`` gates, ``backend_preference`` orders."""
 
@@ -117,6 +125,8 @@ class PlacementPreferences(CardPart):
     min_vram_gib: Annotated[float, Field(gt=0)] | None = None
     max_context_tokens: PositiveInt | None = None
     max_pipeline_split_layer: NonNegativeInt | None = None
+    engine_builds: tuple[EngineBuilds, ...] = ()
+    """Any build will do of engines that are not listed."""
 
 
 class ChatFormat(CardPart):

@@ -15,12 +15,14 @@ CARD_MISMATCH: Final = "model_card_identity_mismatch"
 ENGINES_UNKNOWN: Final = "engines_unknown"
 MEMORY_UNKNOWN: Final = "memory_unknown"
 LINKS_UNKNOWN: Final = "links_unknown"
+ENGINE_BUILD_UNKNOWN: Final = "engine_build_unknown"
 
 # One node is out.
 NODE_EXCLUDED: Final = "node_excluded"
 NODE_UNREACHABLE: Final = "node_unreachable"
 ROLE_NOT_SERVING: Final = "role_not_serving"
 ENGINE_MISSING: Final = "engine_missing"
+ENGINE_BUILD: Final = "engine_build"
 DEVICE_MISSING: Final = "device_missing"
 MIN_VRAM: Final = "min_vram"
 MEMORY_SHORT: Final = "memory_short"
@@ -60,16 +62,18 @@ NODE_REPEATED: Final = "node_repeated"
 LAYERS_NOT_COVERED: Final = "layers_not_covered"
 SHARDING_MISMATCH: Final = "sharding_mismatch"
 
-PENDING_CODES: Final = frozenset({ENGINES_UNKNOWN, MEMORY_UNKNOWN, LINKS_UNKNOWN})
+PENDING_CODES: Final = frozenset({ENGINES_UNKNOWN, ENGINE_BUILD_UNKNOWN, MEMORY_UNKNOWN, LINKS_UNKNOWN})
 
 MEANINGS: Final[dict[str, str]] = {
     ENGINES_UNKNOWN: "the node has not reported its engines yet",
+    ENGINE_BUILD_UNKNOWN: "the card needs certain builds of the engine, and the node's is not known",
     MEMORY_UNKNOWN: "a memory or VRAM figure of the node has not been measured yet",
     LINKS_UNKNOWN: "links between the nodes have not been observed yet",
     NODE_EXCLUDED: "the request excludes the node",
     NODE_UNREACHABLE: "the node does not answer",
     ROLE_NOT_SERVING: "the node's role is not full",
     ENGINE_MISSING: "no engine of the node accepts the card, or not the backend asked for",
+    ENGINE_BUILD: "the node's build of the engine is none that the card runs with",
     DEVICE_MISSING: "the engine is there but no device it can use",
     MIN_VRAM: "no device reaches the card's minVramGib",
     MEMORY_SHORT: "the shard does not fit the memory usable now",

@@ -117,7 +117,7 @@ def _check(work: Workspace, placement: ExactPlacement, request: PlanRequest) -> 
     nodes = _nodes(work, placement)
     _check_layers(card, placement)
     _gate(work, nodes, request)
-    tag, tags = _tags(work, nodes, placement)
+    tag, tags = _tags(work, nodes, placement, request)
     goal, smaller = _goals(card, tag, placement, request)
     try:
         return _check_fit(work, nodes, tag, tags, goal, placement, request)
@@ -205,7 +205,7 @@ def _gate(work: Workspace, nodes: Sequence[NodeFacts], request: PlanRequest) -> 
 
 
 def _tags(
-    work: Workspace, nodes: Sequence[NodeFacts], placement: ExactPlacement
+    work: Workspace, nodes: Sequence[NodeFacts], placement: ExactPlacement, request: PlanRequest
 ) -> tuple[str, tuple[str, ...]]:
     """The one backend all shards use, or the engine they share, and the backend of each: as given, or the best."""
     eligible = [work.tags(node, None) for node in nodes]
@@ -217,11 +217,11 @@ def _tags(
             "must serve all",
         )
     if len(named) == 1:
-        return next(iter(named)), _own_tags(nodes, eligible, [*named] * len(nodes))
+        return next(iter(named)), _own_tags(work, nodes, eligible, [*named] * len(nodes), request)
     if named:
         engine = backends.engine_of(min(named))
         wanted = [shard.backend or engine for shard in placement.shards]
-        return engine, _own_tags(nodes, eligible, wanted)
+        return engine, _own_tags(work, nodes, eligible, wanted, request)
     common = [tag for tag in eligible[0] if all(tag in tags for tags in eligible)]
     if len(nodes) > 1:
         common = [tag for tag in common if backends.span_of(tag) is not Span.NONE]
@@ -235,13 +235,22 @@ def _tags(
 
 
 def _own_tags(
-    nodes: Sequence[NodeFacts], eligible: Sequence[Sequence[str]], wanted: Sequence[str]
+    work: Workspace,
+    nodes: Sequence[NodeFacts],
+    eligible: Sequence[Sequence[str]],
+    wanted: Sequence[str],
+    request: PlanRequest,
 ) -> tuple[str, ...]:
     """The backend each node is to run; a bare engine is the node's best backend of it."""
     found: list[str] = []
     for node, tags, tag in zip(nodes, eligible, wanted, strict=True):
         own = tag if tag in tags or backends.compute_of(tag) else _first_of(tag, tags)
         if own not in tags:
+            asked = replace(request, backend=tag)
+            code = gate(work, node, asked)
+            if code in (codes.ENGINE_BUILD, codes.ENGINE_BUILD_UNKNOWN):
+                refusal = gate_refusal(work, node, code, asked)
+                raise _Refused(code, refusal.message, (refusal,))
             has = ", ".join(tags) or "none"
             raise _Refused(
                 codes.ENGINE_MISSING, f"{node.name} cannot run this with {tag}; it could with: {has}"

@@ -40,7 +40,7 @@ def sets_possible(work: Workspace, request: PlanRequest, found: Found) -> bool:
 def may_matter(work: Workspace, request: PlanRequest, found: Found) -> Callable[[NodeFacts], bool]:
     """Whether a node with missing facts could hold the weights, alone or together with others, by its totals."""
     weights = work.weight_bytes(0, work.card.n_layers)
-    accepted = {None, codes.ENGINES_UNKNOWN}
+    accepted = {None, codes.ENGINES_UNKNOWN, codes.ENGINE_BUILD_UNKNOWN}
     totals = [_total_bytes(other) for other in work.nodes if found.gated.get(other.node_id) in accepted]
     enough_together = sets_possible(work, request, found) and (
         None in totals or sum(each or 0 for each in totals) >= weights

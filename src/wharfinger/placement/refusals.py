@@ -33,10 +33,12 @@ _PHRASES: Final = {
     codes.MEMORY_SHORT: "{n} short of memory",
     codes.MEMORY_UNKNOWN: "{n} not reported memory yet",
     codes.ENGINES_UNKNOWN: "{n} not reported engines yet",
+    codes.ENGINE_BUILD_UNKNOWN: "{n} not reported builds yet",
     codes.MIN_VRAM: "{n} with too little VRAM per device",
     codes.CONTEXT_TOO_LARGE: "{n} with engines that serve a smaller window",
     codes.DEVICE_MISSING: "{n} without a device for the engine",
     codes.NO_FREE_PORT: "{n} without a free port",
+    codes.ENGINE_BUILD: "{n} with another build of the engine",
     codes.ENGINE_MISSING: "{n} lack{s} an engine for it",
     codes.ROLE_NOT_SERVING: "{n} not serving models",
     codes.NODE_UNREACHABLE: "{n} unreachable",
@@ -179,7 +181,7 @@ def _code(
     set_code = found.set_refusal.code if found.set_refusal is not None else None
     if sets_only(request) and set_code in PERMANENT_SET_CODES:
         return set_code
-    pending_codes = (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN)
+    pending_codes = (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN, codes.ENGINE_BUILD_UNKNOWN)
     concerned: list[NodeRefusal] = []
     if any(each.code in pending_codes for each in nodes):
         matters = may_matter(work, request, found)
@@ -279,7 +281,7 @@ def _groups(nodes: Sequence[NodeRefusal]) -> list[str]:
 
 
 def _count(code: str, number: int) -> str:
-    if code in (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN):
+    if code in (codes.MEMORY_UNKNOWN, codes.ENGINES_UNKNOWN, codes.ENGINE_BUILD_UNKNOWN):
         return f"{number} {'has' if number == 1 else 'have'}"
     return str(number)
 

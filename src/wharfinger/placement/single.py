@@ -56,7 +56,9 @@ def gate(work: Workspace, node: NodeFacts, request: PlanRequest) -> str | None:
     if node.backends is None:
         return codes.ENGINES_UNKNOWN
     if not work.tags(node, request.backend):
-        return codes.ENGINE_MISSING
+        builds = {work.build_problem(node, tag) for tag in work.tags_of_any_build(node, request.backend)}
+        unfit = (codes.ENGINE_BUILD_UNKNOWN, codes.ENGINE_BUILD)
+        return next((code for code in unfit if code in builds), codes.ENGINE_MISSING)
     used = work.ports_in_use.get(node.node_id)
     if used is not None and len(used) >= len(PORT_RANGE) and used.issuperset(PORT_RANGE):
         return codes.NO_FREE_PORT
@@ -281,6 +283,19 @@ def node_refusal(node: NodeFacts, refusal: TagRefusal) -> NodeRefusal:
     return NodeRefusal(node.node_id, node.name, refusal.code, message)
 
 
+def _build_message(work: Workspace, node: NodeFacts, tags: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """What the node's builds are, what they should be, and which of them are not known."""
+    engines = dict.fromkeys(map(backends.engine_of, tags))
+    needs = [need for need in work.card.placement.engine_builds if need.engine in engines]
+    wanted = "; ".join(f"{need.engine} {' or '.join(need.builds)}" for need in needs)
+    has = ", ".join(
+        f"{need.engine} {node.engine_builds.get(need.engine, 'of unknown build')}" for need in needs
+    )
+    unknown = [need.engine for need in needs if need.engine not in node.engine_builds]
+    missing = tuple(f"engine_builds[{engine}]" for engine in unknown)
+    return f"{node.name} has {has}; the card runs with {wanted}", missing
+
+
 def gate_refusal(work: Workspace, node: NodeFacts, code: str, request: PlanRequest) -> NodeRefusal:
     """The refusal of a node that failed a filter other than memory."""
     missing: tuple[str, ...] = ()
@@ -291,6 +306,8 @@ def gate_refusal(work: Workspace, node: NodeFacts, code: str, request: PlanReque
         wanted = request.backend or ", ".join(backends.accepted_backends(work.card))
         has = ", ".join(sorted(node.backends or ())) or "none"
         message = f"{node.name} has no engine for this: wanted {wanted}; has {has}"
+    elif code in (codes.ENGINE_BUILD, codes.ENGINE_BUILD_UNKNOWN):
+        message, missing = _build_message(work, node, work.tags_of_any_build(node, request.backend))
     elif code == codes.NODE_UNREACHABLE:
         message = f"{node.name} is unreachable" + (
             f": {node.unreachable_reason}" if node.unreachable_reason else ""

@@ -82,7 +82,7 @@ class NodeFacts:
     backends: frozenset[str] | None = None
     """Backend tags this node can launch; ``None`` when the node has not reported engines yet."""
     engine_builds: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Engine name to exact build string."""
+    """Engine name to exact build string; engines whose build is not known are left out."""
     memory_cap_bytes: int | None = None
     """Most bytes an operator lets us use on this node, over all pools."""
     local_artifacts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))

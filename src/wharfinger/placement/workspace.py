@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from wharfinger.catalog.card import ModelCard
-from wharfinger.placement import backends, memory
+from wharfinger.placement import backends, codes, memory
 from wharfinger.placement.links import LinkIndex
 from wharfinger.placement.memory.interface import RAM_DOMAIN, Footprint, Pool, ShardShape
 from wharfinger.placement.memory.profile import MemoryProfile, profile_of
@@ -135,6 +135,7 @@ class Workspace:
         self.card_digest = card.digest
         self.nodes = distinctly_named(sorted(snapshot.nodes, key=lambda node: node.node_id))
         self._tags: dict[tuple[frozenset[str], str | None], tuple[str, ...]] = {}
+        self._builds = {need.engine: need.builds for need in card.placement.engine_builds}
         self._pools: dict[tuple[str, str], NodePools] = {}
         self._claims: dict[str, memory.Claims] = {}
         self._sized = _sizes_of(self.card_digest, settings)
@@ -253,6 +254,24 @@ class Workspace:
 
     def tags(self, node: NodeFacts, only: str | None) -> tuple[str, ...]:
         """Backend tags of the node that may run the card, best first; empty when it has not reported engines."""
+        offered = self.tags_of_any_build(node, only)
+        if not self._builds:
+            return offered
+        return tuple(tag for tag in offered if self.build_problem(node, tag) is None)
+
+    def build_problem(self, node: NodeFacts, tag: str) -> str | None:
+        """Code of why the node's build of a tag's engine will not do for the card; ``None`` when it will."""
+        engine = backends.engine_of(tag)
+        wanted = self._builds.get(engine)
+        if wanted is None:
+            return None
+        build = node.engine_builds.get(engine)
+        if build is None:
+            return codes.ENGINE_BUILD_UNKNOWN
+        return None if build in wanted else codes.ENGINE_BUILD
+
+    def tags_of_any_build(self, node: NodeFacts, only: str | None) -> tuple[str, ...]:
+        """Like :meth:`tags`, whatever builds the card asks for."""
         if node.backends is None:
             return ()
         key = (node.backends, only)

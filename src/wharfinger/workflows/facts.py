@@ -44,7 +44,7 @@ def node_facts(
         devices=tuple(_device_facts(device) for device in report.devices),
         backends=frozenset(tag for engine in report.engines for tag in engine.backends),
         engine_builds=MappingProxyType(
-            {engine.engine: engine.build or engine.version or "unknown" for engine in report.engines}
+            {engine.engine: build for engine in report.engines if (build := engine.build or engine.version)}
         ),
         local_artifacts=MappingProxyType(dict.fromkeys(sorted(held_models), 1.0)),
         active_requests=active_requests,

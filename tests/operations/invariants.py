@@ -12,6 +12,16 @@ from wharfinger.operations.moves import TRANSITIONS
 State = OperationState
 
 
+def node_of(owner: str) -> str:
+    """The machine of the worker process ``wNUMBER.SERIAL``."""
+    return f"node-{owner.removeprefix('w').partition('.')[0]}"
+
+
+def reserved(operation_id: str) -> str:
+    """Key of what the submitter of an operation reserved for it in its own transaction."""
+    return f"{operation_id}-reserved"
+
+
 class Violation(Exception):
     """Something that must never happen has happened."""
 
@@ -31,6 +41,7 @@ class Invariants:
         self._holders_before = self._holders
         self._identities: dict[str, object] = {}
         self._unresolved: dict[tuple[str, str], str] = {}
+        self._first_due: dict[str, datetime | None] = {}
 
     def written_under(self, lease: Lease, before: Operation, now: datetime) -> None:
         """A write was accepted under ``lease``: it must have been the only holder's, and in time."""
@@ -57,6 +68,9 @@ class Invariants:
         if before is None:
             self._must(after.state is State.PENDING, f"{after.operation_id} began as {after.state}")
             self._open(after)
+            self._first_due[after.operation_id] = after.next_attempt_at
+            if after.cleanup_if_unstarted:
+                self._provider[reserved(after.operation_id)] = after.operation_id
             return
         self._check_change(before, after)
         if any(event.type == "lease_expired" for event in record.events[before.last_sequence :]):
@@ -71,11 +85,12 @@ class Invariants:
     def at_the_end(self, records: Iterable[Record], created: Collection[str]) -> None:
         """Everything has ended: what succeeded is there once, and nothing else is there."""
         self._must(len(created) == len(set(created)), f"a resource was created twice: {created}")
-        expected = {
-            record.operation.result["key"]: record.operation.operation_id
-            for record in records
-            if record.operation.state is State.SUCCEEDED and record.operation.result is not None
-        }
+        expected: dict[str, str] = {}
+        for operation in (record.operation for record in records):
+            if operation.state is State.SUCCEEDED and operation.result is not None:
+                expected[operation.result["key"]] = operation.operation_id
+                if operation.cleanup_if_unstarted:
+                    expected[reserved(operation.operation_id)] = operation.operation_id
         self._must(self._provider == expected, f"there is {self._provider}, there should be {expected}")
 
     def broke(self, what: str, error: BaseException) -> None:
@@ -134,6 +149,10 @@ class Invariants:
         grown = after.lease_generation - before.lease_generation
         taken = after.lease_owner is not None and before.lease_owner is None
         self._must(grown == (1 if taken else 0), f"{name}: generation grew by {grown}, taken {taken}")
+        if taken:
+            self._check_claim(name, after)
+        unbound = after.affinity == before.affinity or (after.affinity is None and after.cancel_requested)
+        self._must(unbound, f"{name}: bound to {before.affinity}, then to {after.affinity}")
         changed_hands = (
             None not in (before.lease_owner, after.lease_owner) and before.lease_owner != after.lease_owner
         )
@@ -145,11 +164,19 @@ class Invariants:
         self._must(kept, f"{name}: cleaning for {before.cleaning_for}, then for {after.cleaning_for}")
         self._must(before.cancel_requested <= after.cancel_requested, f"{name}: a cancel was forgotten")
 
+    def _check_claim(self, name: str, operation: Operation) -> None:
+        owner, first_due = operation.lease_owner, self._first_due[operation.operation_id]
+        here = operation.affinity is None or operation.affinity == node_of(owner or "")
+        self._must(here, f"{name}: {owner} took what is bound to {operation.affinity}")
+        due = operation.cancel_requested or (first_due is not None and first_due <= self._clock())
+        self._must(due, f"{name}: {owner} took before {first_due} what was to wait until then")
+
     def _check_end(self, operation: Operation) -> None:
         if operation.state is State.SUCCEEDED:
             return
+        never_begun = operation.lease_generation == 0 and not operation.cleanup_if_unstarted
         self._must(
-            operation.lease_generation == 0 or operation.cleaning_for is operation.state,
+            never_begun or (operation.lease_generation > 0 and operation.cleaning_for is operation.state),
             f"{operation.operation_id} ended as {operation.state} without cleanup",
         )
         left = [key for key, owner in self._provider.items() if owner == operation.operation_id]

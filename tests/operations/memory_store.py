@@ -23,7 +23,7 @@ from wharfinger.operations.model import (
 from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.rows import request_hash, resource_key
 from wharfinger.operations.signals import WORK, Signals, cancel_of, events_of
-from wharfinger.operations.transitions import Claim, Expire, RequestCancel, submitted
+from wharfinger.operations.transitions import Abandon, Claim, Expire, RequestCancel, submitted
 
 
 @dataclass
@@ -101,6 +101,16 @@ class MemoryStore:
         self.signals.notify(cancel_of(operation_id))
         self.signals.notify(WORK)
         return operation
+
+    async def abandon(self, resource_type: str, resource_name: str) -> Operation | None:
+        for record in self.records.values():
+            operation = record.operation
+            if resource_key(operation) == f"{resource_type}/{resource_name}" and not operation.state.terminal:
+                self._change(record, Abandon().change(operation, self._clock()))
+                self.signals.notify(cancel_of(operation.operation_id))
+                self.signals.notify(WORK)
+                return record.operation
+        return None
 
     async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
         now = self._clock()

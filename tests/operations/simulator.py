@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from operations.invariants import Invariants, Violation
+from operations.invariants import Invariants, Violation, node_of
 from operations.memory_store import MemoryStore
+from operations.simulated_handler import LEASE_S, Scripted
 from operations.virtual_time import Deadlock, run_virtually
 from wharfinger.operations.attempt import AttemptSettings
 from wharfinger.operations.backoff import Backoff
 from wharfinger.operations.changes import Change, Rule
-from wharfinger.operations.handler import OperationContext
 from wharfinger.operations.model import (
     Conflict,
     Lease,
@@ -29,9 +29,6 @@ from wharfinger.operations.model import (
     Operation,
     OperationEvent,
     OperationStep,
-    PermanentError,
-    RetryableError,
-    Waiting,
 )
 from wharfinger.operations.port import ClaimRequest, WorkStore
 from wharfinger.operations.signals import Signals
@@ -42,7 +39,8 @@ from wharfinger.store.errors import StoreUnavailable
 _T = TypeVar("_T")
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 KIND = "simulated"
-LEASE_S = 10.0
+GONE = "node-gone"
+"""A machine that no process of the simulation is on: its work must be abandoned."""
 FAULTY_S = 120.0
 """For so long there are faults; afterwards everything must come to an end."""
 PATIENCE_S = 1200.0
@@ -191,6 +189,13 @@ class Client(Line):
         """Ask until it is answered."""
         await self._insist(f"cancel {operation_id}", lambda: self.world.store.request_cancel(operation_id))
 
+    async def abandon(self, operation: Operation) -> None:
+        """Give up the machine that the operation is bound to."""
+        await self._insist(
+            f"abandon {operation.operation_id}",
+            lambda: self.world.store.abandon(operation.resource_type, operation.resource_name),
+        )
+
     async def _insist(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
         while True:
             try:
@@ -202,7 +207,8 @@ class Client(Line):
 class Process(Line):
     """One worker process; when it dies, nothing it does has an effect any more. It is the store its worker sees."""
 
-    def __init__(self, world: World, owner: str) -> None:
+    def __init__(self, world: World, number: int, serial: int) -> None:
+        owner = f"w{number}.{serial}"
         super().__init__(world, owner)
         # A cancel in the same process is noticed at once, one from elsewhere at the next heartbeat.
         self.signals = world.store.signals if world.hit(0.5) else Signals()
@@ -214,7 +220,11 @@ class Process(Line):
         )
         handlers = {KIND: Scripted(self)}
         self.worker = WatchedWorker(
-            world, self, handlers, owner=owner, concurrency=world.rng.randint(1, 3), settings=settings
+            *(world, self, handlers),
+            owner=owner,
+            affinities=[node_of(owner)],
+            concurrency=world.rng.randint(1, 3),
+            settings=settings,
         )
 
     async def submit(self, new: NewOperation) -> tuple[Operation, bool]:
@@ -295,74 +305,6 @@ class WatchedWorker(Worker):
         super()._ended(task)
 
 
-class Scripted:
-    """A handler that does what its operation's request says, in the way the rules ask of every handler."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._world = process.world
-
-    async def run(self, context: OperationContext) -> dict[str, Any] | None:
-        """Make one resource, take some steps, and meet the scripted waits and errors on the way."""
-        left = self._left(context)
-        key = await self._ensure(context)
-        for number in range(context.operation.request["steps"]):
-            if context.cancelled:
-                return None
-            if f"step-{number}" in context.steps:
-                continue
-            self._meet(left)
-            await context.sleep(self._world.rng.uniform(0.0, LEASE_S))
-            await context.checkpoint(f"step-{number}", progress=10 * number)
-        self._meet(left)
-        return {"key": key}
-
-    async def cleanup(self, context: OperationContext) -> None:
-        """Delete the resource if there can be one."""
-        left = self._left(context)
-        await context.sleep(self._world.rng.uniform(0.0, LEASE_S))
-        if _take(left, "cleanup_errors"):
-            raise RetryableError("cleanup_failed", f"not gone yet ({left['cleanup_errors']} to go)")
-        identity = context.steps.get("resource.identity")
-        if identity is not None and identity.payload is not None:
-            await self._process.outside("delete")
-            if self._world.provider.pop(identity.payload["key"], None):
-                self._world.note(f"{self._process.owner} deleted {identity.payload['key']}")
-
-    async def _ensure(self, context: OperationContext) -> str:
-        fresh = f"{context.operation.operation_id}-{self._world.rng.getrandbits(32):08x}"
-        key = str((await context.persist_identity("resource", {"key": fresh}))["key"])
-        await self._process.outside("create")
-        if key not in self._world.provider:
-            self._world.provider[key] = context.operation.operation_id
-            self._world.created.append(key)
-            self._world.note(f"{self._process.owner} created {key}")
-        return key
-
-    def _left(self, context: OperationContext) -> dict[str, int]:
-        script: dict[str, int] = context.operation.request["script"]
-        return self._world.left.setdefault(context.operation.operation_id, dict(script))
-
-    def _meet(self, left: dict[str, int]) -> None:
-        if self._world.hit(0.5):
-            return
-        if _take(left, "waits"):
-            raise Waiting("capacity", "none yet", retry_after_s=self._world.rng.uniform(0.5, 20.0))
-        if _take(left, "errors"):
-            raise RetryableError("busy", "try again")
-        if _take(left, "bugs"):
-            raise KeyError("a bug")
-        if _take(left, "refusals"):
-            raise PermanentError("refused", "never")
-
-
-def _take(left: dict[str, int], what: str) -> bool:
-    if left[what] == 0:
-        return False
-    left[what] -= 1
-    return True
-
-
 class Simulation:
     """One history from one seed."""
 
@@ -405,7 +347,7 @@ class Simulation:
         rng = self.world.rng
         while True:
             self._serial += 1
-            process = Process(self.world, f"w{number}.{self._serial}")
+            process = Process(self.world, number, self._serial)
             running = asyncio.create_task(process.worker.run())
             try:
                 _, alive = await asyncio.wait([running, process.death], timeout=rng.uniform(20, 200))
@@ -441,6 +383,9 @@ class Simulation:
             idempotency_key=f"key-{number}",
             max_attempts=rng.randint(1, 4),
             wait_deadline_s=rng.choice([None, 15.0]),
+            affinity=rng.choice([None, None, f"node-{rng.randrange(world.dice.workers)}", GONE]),
+            cleanup_if_unstarted=rng.choice([False, True]),
+            delay_s=rng.choice([0.0, 0.0, rng.uniform(0, 60)]),
         )
         await asyncio.sleep(rng.uniform(0, 60))
         client = Client(world, f"client {number}")
@@ -449,6 +394,9 @@ class Simulation:
         if world.hit(world.dice.cancel):
             await asyncio.sleep(rng.uniform(0, 60))
             await client.cancel(operation.operation_id)
+        if new.affinity == GONE or (new.affinity and world.hit(0.1)):
+            await asyncio.sleep(rng.uniform(0, 60))
+            await client.abandon(operation)
 
 
 def simulate(seed: int, store_type: type[MemoryStore] = MemoryStore) -> World:

@@ -113,6 +113,53 @@ def test_an_outage_longer_than_the_lease_ends_the_handler_when_it_runs_out() -> 
     assert (operation.state, operation.result) == (State.SUCCEEDED, {"attempt": 2})
 
 
+def test_a_lease_counts_from_before_its_renewal_was_sent() -> None:
+    """The store renewed it at 10 s and only the answer was late: at 40 s somebody else may have it."""
+
+    class AnswersLate(Outages):
+        async def apply(self, lease: Lease, rule: Rule) -> Change:
+            change = await super().apply(lease, rule)
+            if isinstance(rule, Heartbeat):
+                await asyncio.sleep(9)
+            return change
+
+    handler = Sleeper(65)
+    store, _ = play(lambda: AnswersLate((12, 100)), handler, 60)
+    assert store.heartbeats == [pytest.approx(10, abs=0.01)]
+    assert handler.ends == [(pytest.approx(40, abs=0.01), "ended")]
+
+
+def test_a_cleanup_is_not_ended_by_the_grace_of_the_cancel_that_led_to_it() -> None:
+    class Cleans(Sleeper):
+        async def run(self, context: OperationContext) -> dict[str, Any] | None:
+            while not context.cancelled:
+                await context.sleep(60)
+            return None
+
+        async def cleanup(self, context: OperationContext) -> None:
+            self.ends.append((seconds(), "begun"))
+            await context.sleep(0.5)
+            self.ends.append((seconds(), "returned"))
+
+    async def scene() -> tuple[list[tuple[float, str]], Operation]:
+        store, handler = Outages(), Cleans(0)
+        settings = AttemptSettings(cancel_grace_s=0.1)
+        worker = Worker(store, {"k": handler}, owner="w1", settings=settings)
+        running = asyncio.create_task(worker.run())
+        operation, _ = await store.submit(NewOperation("k", "thing", "r"))
+        await asyncio.sleep(5)
+        await store.request_cancel(operation.operation_id)
+        await asyncio.sleep(5)
+        operation = await store.get(operation.operation_id)
+        await worker.stop()
+        await running
+        return handler.ends, operation
+
+    ends, operation = run_virtually(scene())
+    assert ends == [(pytest.approx(5, abs=0.01), "begun"), (pytest.approx(5.5, abs=0.01), "returned")]
+    assert operation.state is State.CANCELLED
+
+
 def test_an_outcome_waits_for_the_store_to_come_back() -> None:
     _, operation = play(lambda: Outages((9, 25)), Sleeper(12), 40)
     assert (operation.state, operation.attempt) == (State.SUCCEEDED, 1)

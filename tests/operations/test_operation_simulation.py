@@ -9,6 +9,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -17,7 +18,7 @@ from operations.invariants import Violation
 from operations.memory_store import MemoryStore, Record
 from operations.simulator import simulate
 from wharfinger.operations.changes import Change, Rule
-from wharfinger.operations.model import Lease, Operation
+from wharfinger.operations.model import Lease, Operation, OperationState
 from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.transitions import Expire, FinishCleanup
 
@@ -116,8 +117,39 @@ class SkipsASequence(MemoryStore):
         return super()._write(before, record, change, now)  # type: ignore[arg-type]
 
 
+class IgnoresAffinity(MemoryStore):
+    """Gives work that is bound to one machine to any."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
+        bound = {record.operation.affinity for record in self.records.values()} - {None}
+        return await super().claim(replace(request, affinities=bound))
+
+
+class IgnoresDelay(MemoryStore):
+    """Gives out what is to start later."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Operation]:
+        for record in self.records.values():
+            if record.operation.state is OperationState.PENDING:
+                record.operation = replace(record.operation, next_attempt_at=self._clock())
+        return await super().claim(request)
+
+
+class ForgetsTheSubmitter(MemoryStore):
+    """Ends what is cancelled before its start at once, although its submitter left something to clean up."""
+
+    async def request_cancel(self, operation_id: str) -> Operation:
+        record = self.records[operation_id]
+        record.operation = replace(record.operation, cleanup_if_unstarted=False)
+        return await super().request_cancel(operation_id)
+
+
 @pytest.mark.parametrize(
-    "broken", [WithoutExpiry, WithoutGeneration, ClaimsTooEarly, LosesExhausted, SkipsCleanup, SkipsASequence]
+    "broken",
+    [
+        *(WithoutExpiry, WithoutGeneration, ClaimsTooEarly, LosesExhausted, SkipsCleanup, SkipsASequence),
+        *(IgnoresAffinity, IgnoresDelay, ForgetsTheSubmitter),
+    ],
 )
 def test_a_broken_store_is_found_out(broken: type[MemoryStore]) -> None:
     def play() -> None:

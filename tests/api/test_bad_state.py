@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.server import Server, wharf
+from support.tiny_gguf import write_tiny_gguf
 
 
 def start(data_dir: Path, **environment: str) -> str:
@@ -59,18 +60,15 @@ def test_a_database_url_of_another_kind(tmp_path: Path, url: str) -> None:
 
 
 def test_a_delete_while_the_launch_is_failing_ends_in_the_deletion(fresh: Server, tmp_path: Path) -> None:
-    from support.local_node import demo_model_path
-
     fresh.start()
-    copy = tmp_path / "vanishing.gguf"
-    os.link(demo_model_path(), copy)
+    model = write_tiny_gguf(tmp_path, "llama").path
     with fresh.client() as client:
-        client.post("/api/v1/models", json={"path": str(copy), "model_id": "vanishing"}).raise_for_status()
-        copy.unlink()
+        client.post("/api/v1/models", json={"path": str(model), "model_id": "vanishing"}).raise_for_status()
+        model.unlink()
         for _ in range(5):
             answer = client.post("/place_instance", json={"model_id": "vanishing"}).json()
             assert client.delete(f"/instance/{answer['instance_id']}").status_code == 200
-            fresh.wait_status(answer["instance_id"], "deleted", within_s=15)
+            fresh.wait_status(answer["instance_id"], "deleted")
         assert client.get("/api/v1/nodes").json()["nodes"][0]["reserved_bytes"] == 0
 
 

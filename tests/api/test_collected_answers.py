@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
 
+from support.local_node import NO_END
 from support.server import DEMO_MODEL_ID, Server
-from wharfinger.access.secrets import InstallationSecret
 
 MESSAGES = [{"role": "user", "content": "Name a colour."}]
 GREEDY = {"model": DEMO_MODEL_ID, "temperature": 0, "seed": 1, "max_tokens": 5, "cache_prompt": False}
@@ -31,16 +32,9 @@ def engine(server: Server) -> httpx.Client:
     """The engine itself, past the gateway."""
     launched = server.launch(1024)
     server.wait_status(launched["instance_id"], "ready")
-    database = sqlite3.connect(server.data_dir / "wharfinger.db")
-    target_id, url, collects = database.execute(
-        "SELECT target_id, base_url, collects FROM targets"
-    ).fetchone()
-    database.close()
-    assert collects
-    key = InstallationSecret.load_or_create(server.data_dir / "installation.secret").runner_key(target_id)
-    return httpx.Client(
-        base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=120, trust_env=False
-    )
+    with closing(sqlite3.connect(server.data_dir / "wharfinger.db")) as database:
+        assert database.execute("SELECT collects FROM targets").fetchall() == [(1,)]
+    return server.engine()
 
 
 @pytest.mark.parametrize(
@@ -120,11 +114,11 @@ def stable(response: httpx.Response) -> dict[str, Any]:
 
 def test_hanging_up_stops_the_engine(server: Server, engine: httpx.Client) -> None:
     """The engine's slot goes idle before it has made all its tokens."""
-    endless = {**GREEDY, "messages": MESSAGES, "max_tokens": 900, "ignore_eos": True}
+    endless = {**GREEDY, **NO_END, "messages": MESSAGES, "max_tokens": 900}
     with server.client() as http, pytest.raises(httpx.ReadTimeout):
         http.post("/v1/chat/completions", json=endless, timeout=1)
     slot = working = engine.get("/slots").json()[0]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while slot["is_processing"]:
         assert time.monotonic() < deadline
         working = slot

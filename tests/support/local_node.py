@@ -14,6 +14,9 @@ from wharfinger.fleet.agent import NodeAgent, RunnerReport, RunnerSpec, RunnerSt
 DEMO_MODEL_ID = "google/gemma-3-270m"
 DEMO_LAYERS = 18
 DEMO_SIZE_BYTES = 253_113_024
+NO_END: dict[str, object] = {"temperature": 0, "ignore_eos": True, "grammar": r"root ::= [^\n]*"}
+"""With these in a request's body the demo model gives exactly as many tokens as it may, whatever it would have said:
+neither the end of its text nor the stop text of its chat template, which begins with a new line, can come up."""
 
 
 def demo_model_path() -> Path:

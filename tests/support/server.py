@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import httpx
 import psutil
 
 from support.local_node import demo_model_path
+from wharfinger.access.secrets import InstallationSecret
 
 DEMO_MODEL_ID = "gemma-3-270m"
 NODE_NAME = "lab-1"
@@ -68,7 +71,7 @@ class Server:
         return httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key or self.key}"},
-            timeout=30,
+            timeout=120,
             trust_env=False,
         )
 
@@ -116,7 +119,15 @@ class Server:
         assert response.status_code == 200, response.text
         return response.json()
 
-    def wait_status(self, instance_id: str, wanted: str, within_s: float = 60) -> dict[str, Any]:
+    def engine(self) -> httpx.Client:
+        """A client of the only routed engine itself, past the gateway."""
+        with closing(sqlite3.connect(self.data_dir / "wharfinger.db")) as database:
+            ((target_id, url),) = database.execute("SELECT target_id, base_url FROM targets")
+        secret = InstallationSecret.load_or_create(self.data_dir / "installation.secret")
+        headers = {"Authorization": f"Bearer {secret.runner_key(target_id)}"}
+        return httpx.Client(base_url=url, headers=headers, timeout=120, trust_env=False)
+
+    def wait_status(self, instance_id: str, wanted: str, within_s: float = 120) -> dict[str, Any]:
         """Poll an instance until it has the wanted status."""
         deadline = time.monotonic() + within_s
         with self.client() as client:

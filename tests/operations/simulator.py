@@ -320,7 +320,11 @@ class Simulation:
         loop.call_later(FAULTY_S, world.dice.calm)
         async with asyncio.TaskGroup() as group:
             hosts = [group.create_task(self._host(number)) for number in range(world.dice.workers)]
-            await self._use()
+            try:
+                async with asyncio.timeout(FAULTY_S + PATIENCE_S):
+                    await self._use()
+            except TimeoutError:
+                raise Violation("somebody waits for a resource that never becomes free") from None
             self._check_submissions()
             while any(not record.operation.state.terminal for record in world.store.records.values()):
                 self._raise_violation()

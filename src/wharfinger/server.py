@@ -44,6 +44,8 @@ EXIT_IMPATIENT = 130
 LOCK_TRIES = 5
 LOCK_PAUSE_S = 0.05
 DATABASE_DRIVERS = ("postgresql+asyncpg", "sqlite+aiosqlite")
+PRIVATE_UMASK = 0o077
+"""What this process and its engines write is for its user only, also in a data directory that others may enter."""
 ENDPOINT_FILE = "endpoint"
 """In the data directory, while a control plane runs: where it listens, for the CLI."""
 
@@ -277,6 +279,7 @@ async def serve(settings: Settings, on_started: Callable[[Started], Awaitable[No
         StartError: with what to do.
     """
     check_exposure(settings)
+    os.umask(PRIVATE_UMASK)
     raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

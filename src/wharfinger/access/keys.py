@@ -61,21 +61,22 @@ class KeyStore:
 
     async def create(self, name: str, role: Role) -> tuple[KeyRecord, str]:
         """Make a key; the second value is the secret, which can never be read again."""
-        key_id = secrets.token_hex(6)
-        secret = f"wharf_{key_id}_{secrets.token_urlsafe(32)}"
-        record = KeyRecord(key_id, name, role, datetime.now(UTC), None)
+        record, secret = _new_key(name, role)
+        await self._add(record, secret)
+        return record, secret
+
+    async def _add(self, record: KeyRecord, secret: str) -> None:
         async with self._database.begin() as connection:
             await connection.execute(
                 insert(api_keys).values(
-                    key_id=key_id,
-                    name=name,
-                    role=role.name.lower(),
+                    key_id=record.key_id,
+                    name=record.name,
+                    role=record.role.name.lower(),
                     secret_hash=_hash(secret),
                     created_at=record.created_at,
                 )
             )
         await self.refresh()
-        return record, secret
 
     async def revoke(self, key_id: str) -> bool:
         """Make a key useless from now on; False when there is no live key of that id."""
@@ -100,8 +101,10 @@ class KeyStore:
         await self.refresh()
         if any(principal.role is Role.ADMIN for principal in self._by_hash.values()):
             return None
-        _, secret = await self.create("first admin", Role.ADMIN)
+        record, secret = _new_key("first admin", Role.ADMIN)
+        # The file first: a key in the database that nobody was told of would keep everybody out for good.
         write_private(data_dir / ADMIN_KEY_FILE, secret + "\n")
+        await self._add(record, secret)
         return secret
 
     async def _records(self) -> list[tuple[KeyRecord, str]]:
@@ -111,6 +114,12 @@ class KeyStore:
             (KeyRecord(r.key_id, r.name, Role.parse(r.role), r.created_at, r.revoked_at), r.secret_hash)
             for r in rows
         ]
+
+
+def _new_key(name: str, role: Role) -> tuple[KeyRecord, str]:
+    key_id = secrets.token_hex(6)
+    secret = f"wharf_{key_id}_{secrets.token_urlsafe(32)}"
+    return KeyRecord(key_id, name, role, datetime.now(UTC), None), secret
 
 
 def _hash(secret: str) -> str:

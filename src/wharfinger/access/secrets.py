@@ -12,6 +12,8 @@ import hmac
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SECRET_BYTES = 32
@@ -19,13 +21,29 @@ SECRET_BYTES = 32
 
 def write_private(path: Path, text: str) -> None:
     """Write a file only its owner can read (0600), atomically."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    with _private_copy(path, text) as temporary:
+        temporary.replace(path)
+
+
+def create_private(path: Path, text: str) -> None:
+    """Like :func:`write_private`, but a file that is there stays: of several who try at once, one succeeds."""
+    with _private_copy(path, text) as temporary, suppress(FileExistsError):
+        os.link(temporary, path)
+
+
+@contextmanager
+def _private_copy(path: Path, text: str) -> Iterator[Path]:
+    # A name of its own: processes of several containers may share both the folder and their process id.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class SecretFileError(Exception):
@@ -56,7 +74,7 @@ class InstallationSecret:
         """
         try:
             if not path.exists():
-                write_private(path, secrets.token_hex(SECRET_BYTES))
+                create_private(path, secrets.token_hex(SECRET_BYTES))
             text, mode = path.read_text().strip(), path.stat().st_mode
         except (OSError, UnicodeDecodeError) as error:
             raise SecretFileError(path, f"cannot be used ({error})") from error

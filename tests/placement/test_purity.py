@@ -20,7 +20,6 @@ ALLOWED_MODULES = {
     "collections.abc",
     "dataclasses",
     "difflib",  # compares texts
-    "difflib",
     "enum",
     "functools",
     "heapq",

@@ -13,7 +13,7 @@ from support.fleets import GIB, ask, card, cpu_server, fleet, gpu_server, mac, m
 from wharfinger.catalog.card import ByteSize, LayerGeometry, LayerKind, PlacementPreferences
 from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
 from wharfinger.placement.planner import plan
-from wharfinger.placement.previews import previews
+from wharfinger.placement.previews import preview_answer
 from wharfinger.placement.types import InstanceFacts, Plan, PlanResult, ReservationFacts
 
 LLAMA = ("llama_cpp-cuda",)
@@ -157,7 +157,7 @@ def test_15_a_preview_shows_the_real_split() -> None:
     model = card(n_layers=20, layer_mib=512, kv_heads=1)
     pair = fleet(mac("a", 20, 6), mac("b", 40, 30), links=mesh("a", "b"))
     launched = best(plan(pair, model, ask(min_nodes=2)))
-    rows = [row.plan for row in previews(pair, model, ask(min_nodes=2)) if row.plan is not None]
+    rows = [row.plan for row in preview_answer(pair, model, ask(min_nodes=2)).rows if row.plan is not None]
     assert launched in rows
     assert launched.memory_by_node["b"] > 3 * launched.memory_by_node["a"]
 

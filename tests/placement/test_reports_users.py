@@ -12,8 +12,8 @@ import pytest
 from support.fleets import GIB, ask, card, cpu_server, fleet, gpu_server, mac, mesh, table_card
 from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
 from wharfinger.placement.planner import plan
-from wharfinger.placement.previews import previews
-from wharfinger.placement.serial import request_from_json, request_to_json
+from wharfinger.placement.previews import preview_answer
+from wharfinger.placement.serial import request_to_json
 from wharfinger.placement.types import (
     InstanceFacts,
     InstanceMeta,
@@ -110,7 +110,9 @@ def test_16_17_one_engine_spans_the_set_and_is_stamped_on_every_rank() -> None:
 
 def test_18_every_other_host_that_passes_is_listed() -> None:
     """#557: the ranked winner hid other hosts."""
-    rows = previews(fleet(mac("a", 64), mac("b", 96), mac("c", 8), mac("d", 48)), card(layer_mib=600), ask())
+    rows = preview_answer(
+        fleet(mac("a", 64), mac("b", 96), mac("c", 8), mac("d", 48)), card(layer_mib=600), ask()
+    ).rows
     listed = [(row.plan.node_ids[0], row.alternative) for row in rows if row.plan is not None]
     assert listed == [("b", False), ("a", True), ("d", True)]
 
@@ -118,9 +120,8 @@ def test_18_every_other_host_that_passes_is_listed() -> None:
 def test_19_exclusions_are_part_of_the_request_that_repair_plans_again() -> None:
     """#658: a repair landed on a node the user had excluded."""
     asked = ask(excluded_node_ids={"a"}, context_tokens=4096, min_nodes=1)
-    again = request_from_json(request_to_json(asked))
-    assert again == asked
-    assert best(plan(fleet(mac("a", 128), mac("b", 32)), card(), again)).node_ids == ("b",)
+    assert request_to_json(asked)["excluded_node_ids"] == ["a"]
+    assert best(plan(fleet(mac("a", 128), mac("b", 32)), card(), asked)).node_ids == ("b",)
 
 
 def test_27_ports_stay_below_ephemeral_ranges_and_skip_those_in_use() -> None:
@@ -187,7 +188,7 @@ def test_40_a_node_may_be_capped() -> None:
 
 def test_53_a_row_is_labelled_with_what_would_be_minted() -> None:
     """exo #1426: one single-node option appeared under four labels. It is listed once."""
-    rows = previews(fleet(mac("a"), mac("b"), links=mesh("a", "b", rdma=True)), card(), ask())
+    rows = preview_answer(fleet(mac("a"), mac("b"), links=mesh("a", "b", rdma=True)), card(), ask()).rows
     singles = [row for row in rows if row.plan is not None and len(row.plan.ranks) == 1]
     assert [(row.sharding, row.meta, row.alternative) for row in singles] == [
         (Sharding.PIPELINE, InstanceMeta.RING, False),

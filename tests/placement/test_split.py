@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.fleets import ask, card, fleet, mac, mesh
 from wharfinger.placement.planner import plan
-from wharfinger.placement.previews import previews
+from wharfinger.placement.previews import preview_answer
 from wharfinger.placement.split import boundaries, largest_remainder, pack, tensor_divides
 from wharfinger.placement.types import PlanRequest
 
@@ -143,5 +143,5 @@ def test_bounds_that_contradict_each_other_have_a_code(asked: PlanRequest) -> No
     assert refusal is not None
     assert refusal.code == "node_bounds_conflict"
     assert refusal.message.startswith(f"max_nodes is {asked.max_nodes}; at least ")
-    rows = previews(pair, card(), asked)
+    rows = preview_answer(pair, card(), asked).rows
     assert [row.refusal and row.refusal.code for row in rows] == ["node_bounds_conflict"]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.model_shapes import SHAPES, full, revised
+from support.windows import largest_context
 from wharfinger.catalog.card import ByteSize, Companion, LayerGeometry, LayerKind, ModelCard, Weights
 from wharfinger.placement.memory import (
     Footprint,
@@ -15,7 +16,6 @@ from wharfinger.placement.memory import (
     footprint,
     kv_bytes_per_token,
     kv_cache_bytes,
-    largest_context,
     layer_weight_bytes,
     reserves_context_at_load,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from support.model_shapes import SHAPES, delta_net, full, sliding
-from support.vllm_printed import PRINTED
+from support.vllm_printed import PRINTED, blocks_per_sequence, concurrency, printed_tokens
+from support.windows import largest_context
 from wharfinger.catalog.card import LayerGeometry
-from wharfinger.placement.memory import ShardShape, kv_cache_bytes, largest_context
+from wharfinger.placement.memory import ShardShape, kv_cache_bytes
 from wharfinger.placement.memory.profile import profile_of
 from wharfinger.placement.memory.vllm import page_pool
 from wharfinger.placement.types import ServingSettings
@@ -15,25 +16,26 @@ from wharfinger.placement.types import ServingSettings
 GIB = 1 << 30
 
 
-@pytest.mark.parametrize(("name", "layers", "block", "window", "tokens", "concurrency"), PRINTED)
+@pytest.mark.parametrize(("name", "layers", "block", "window", "tokens", "windows"), PRINTED)
 def test_printed_tokens_and_concurrency(
     name: str,
     layers: list[tuple[LayerGeometry, int]],
     block: int,
     window: int,
     tokens: int,
-    concurrency: float,
+    windows: float,
 ) -> None:
-    pool = page_pool(layers, 1, ServingSettings(block_tokens=block))
-    assert pool.printed_tokens(GIB, window, batch_tokens=2048) == tokens
-    assert round(pool.concurrency(GIB, window, batch_tokens=2048), 2) == concurrency
+    settings = ServingSettings(block_tokens=block)
+    assert printed_tokens(layers, GIB, window, settings) == tokens
+    assert round(concurrency(layers, GIB, window, settings), 2) == windows
 
 
 def test_gemma_3_sliding_layer_takes_21_blocks() -> None:
     """ceil((512 - 1 + 2048) / 128) + 1 = 21 blocks of 128 = 2,688 tokens: neither the window nor the length."""
-    pool = page_pool([(full(1, 64), 2), (sliding(1, 64, 512), 10)], 1, ServingSettings(block_tokens=128))
+    layers, settings = [(full(1, 64), 2), (sliding(1, 64, 512), 10)], ServingSettings(block_tokens=128)
+    pool = page_pool(layers, 1, settings)
     assert (pool.group_layers, [number for _, number in pool.groups]) == (2, [1, 5])
-    assert pool.blocks_per_sequence(4096, 2048) == 32 + 5 * 21
+    assert blocks_per_sequence(layers, 4096, settings) == 32 + 5 * 21
 
 
 def test_gpt_oss_120b_prints_78384_tokens_in_5_38_gib() -> None:
@@ -46,8 +48,8 @@ def test_gpt_oss_120b_prints_78384_tokens_in_5_38_gib() -> None:
     assert (pool.group_layers, [number for _, number in pool.groups]) == (18, [1, 1])
     budget = 78_384 * 73_728
     assert round(budget / GIB, 2) == 5.38
-    assert pool.blocks(budget) // len(pool.groups) * settings.block_tokens == 78_384
-    assert pool.blocks(budget - 1) // len(pool.groups) * settings.block_tokens < 78_384
+    assert budget // pool.block_bytes // len(pool.groups) * settings.block_tokens == 78_384
+    assert (budget - 1) // pool.block_bytes // len(pool.groups) * settings.block_tokens < 78_384
 
 
 def test_gpt_oss_20b_short_windows_cost_full_pages() -> None:
@@ -71,7 +73,7 @@ def test_hybrid_stretches_the_block_to_one_state() -> None:
     assert pool.block_tokens == 1056  # ceil(2,146,304 / 2,048) = 1,048 rounded up to 16
     assert pool.page_bytes == 1056 * 2048 >= state_bytes
     assert (pool.group_layers, [number for _, number in pool.groups]) == (12, [1, 3])
-    assert pool.blocks_per_sequence(32_768, 2048) == 32 + 3
+    assert blocks_per_sequence(layers, 32_768, ServingSettings()) == 32 + 3
 
 
 def test_window_vllm_accepts_is_found_exactly() -> None:

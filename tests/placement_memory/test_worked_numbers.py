@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import pytest
 
 from support.model_shapes import SHAPES, latent, revised
+from support.windows import largest_context
 from wharfinger.catalog.card import ByteSize, ModelCard
 from wharfinger.placement.memory import (
     ShardShape,
     footprint,
     kv_bytes_per_token,
     kv_cache_bytes,
-    largest_context,
     usable,
 )
 from wharfinger.placement.types import DeviceFacts, MemoryKind, NodeFacts, ServingSettings

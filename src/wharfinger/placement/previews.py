@@ -59,13 +59,6 @@ class PreviewAnswer:
     """Why each node that is in no plan of the request is out: what :func:`planner.plan` gives for it."""
 
 
-def previews(
-    snapshot: FleetSnapshot, card: ModelCard, request: PlanRequest, *, catalog: Sequence[ModelCard] = ()
-) -> tuple[PreviewRow, ...]:
-    """The rows of :func:`preview_answer` for every sharding."""
-    return preview_answer(snapshot, card, request, catalog=catalog).rows
-
-
 def preview_answer(
     snapshot: FleetSnapshot,
     card: ModelCard,

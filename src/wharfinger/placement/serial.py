@@ -1,11 +1,11 @@
-"""Plans, requests and refusals as plain snake_case JSON, so that they can be stored and compared."""
+"""Plans, requests and refusals as plain snake_case JSON, to be stored and compared; plans are also read back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from wharfinger.placement.types import (
     DeviceCharge,
@@ -142,26 +142,6 @@ def request_to_json(request: PlanRequest) -> Json:
         "settings": asdict(request.settings),
         "default_context_tokens": request.default_context_tokens,
     }
-
-
-def request_from_json(data: Mapping[str, Any]) -> PlanRequest:
-    """Read back what :func:`request_to_json` wrote.
-
-    Raises:
-        KeyError, ValueError, TypeError: the document is not a stored request.
-    """
-    return PlanRequest(
-        sharding=Sharding(data["sharding"]),
-        meta=InstanceMeta(data["meta"]),
-        min_nodes=data["min_nodes"],
-        max_nodes=data["max_nodes"],
-        excluded_node_ids=frozenset(cast("list[str]", data["excluded_node_ids"])),
-        required_node_ids=frozenset(cast("list[str]", data["required_node_ids"])),
-        context_tokens=data["context_tokens"],
-        backend=data["backend"],
-        settings=ServingSettings(**data["settings"]),
-        default_context_tokens=data["default_context_tokens"],
-    )
 
 
 def node_refusal_to_json(refusal: NodeRefusal) -> Json:

@@ -1,11 +1,9 @@
 """Memory arithmetic: what a shard takes, engine by engine, and what a node has to give. Pure and fast."""
 
 from wharfinger.placement.memory.context import (
-    DEFAULT_CONTEXT_TOKENS,
     MAX_CONTEXT_TOKENS,
     MIN_CONTEXT_TOKENS,
     engine_window_cap,
-    largest_context,
     reserves_context_at_load,
 )
 from wharfinger.placement.memory.footprint import footprint, kv_bytes_per_token, kv_cache_bytes
@@ -14,7 +12,6 @@ from wharfinger.placement.memory.pools import Claims, device_totals, host_pool, 
 from wharfinger.placement.memory.profile import layer_weight_bytes
 
 __all__ = [
-    "DEFAULT_CONTEXT_TOKENS",
     "MAX_CONTEXT_TOKENS",
     "MIN_CONTEXT_TOKENS",
     "Claims",
@@ -27,7 +24,6 @@ __all__ = [
     "host_pool",
     "kv_bytes_per_token",
     "kv_cache_bytes",
-    "largest_context",
     "layer_weight_bytes",
     "node_cap_left",
     "reserves_context_at_load",

@@ -89,7 +89,6 @@ class MemoryProfile:
     """Keeps nothing between calls: every token is seen at once."""
     cache_flags: tuple[str, ...]
     weight_flags: tuple[str, ...]
-    max_window_tokens: int | None
 
     def layer_bytes(self, start_layer: int, end_layer: int) -> int:
         """Weight bytes of a range of layers."""
@@ -152,7 +151,6 @@ def build_profile(card: ModelCard) -> MemoryProfile:
         is_encoder=_has_token_cache(card) and all(layer.kind is LayerKind.NONE for layer in layers),
         cache_flags=cache_flags,
         weight_flags=weight_flags,
-        max_window_tokens=card.context_length or None,
     )
 
 

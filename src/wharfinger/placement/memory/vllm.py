@@ -54,26 +54,6 @@ class PagePool:
         """What the pool gives away at once."""
         return self.page_bytes * self.group_layers
 
-    def blocks(self, budget_bytes: int) -> int:
-        """Blocks a pool of this size holds."""
-        return budget_bytes // self.block_bytes if self.block_bytes else 0
-
-    def blocks_per_sequence(self, context_tokens: int, batch_tokens: int) -> int:
-        """Most blocks one sequence of a full window holds at once."""
-        return sum(
-            number * _group_blocks(layer, self.block_tokens, context_tokens, batch_tokens)
-            for layer, number in self.groups
-        )
-
-    def concurrency(self, budget_bytes: int, context_tokens: int, batch_tokens: int) -> float:
-        """Full windows that fit at once: vLLM prints this as "Maximum concurrency"."""
-        return self.blocks(budget_bytes) / self.blocks_per_sequence(context_tokens, batch_tokens)
-
-    def printed_tokens(self, budget_bytes: int, context_tokens: int, batch_tokens: int) -> int:
-        """vLLM's "KV cache size" line: full windows that fit, times the window."""
-        per_sequence = self.blocks_per_sequence(context_tokens, batch_tokens)
-        return self.blocks(budget_bytes) * context_tokens // per_sequence
-
 
 def page_pool(layers: LayerCounts, tensor_width: int, settings: ServingSettings) -> PagePool:
     """The pages of a shard.

@@ -48,6 +48,26 @@ START = """SwaggerUIBundle({
 });
 """
 
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_OPENAI_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": _TEXT_OR_NULL,
+                "code": _TEXT_OR_NULL,
+            },
+            "additionalProperties": False,
+        }
+    },
+    "additionalProperties": False,
+}
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -84,7 +104,13 @@ def _gateway_paths() -> dict[str, Any]:
     common = {
         "tags": ["Inference"],
         "security": [{SCHEME: []}],
-        "responses": {"200": {"description": "OpenAI's answer"}},
+        "responses": {
+            "200": {"description": "OpenAI's answer"},
+            "default": {
+                "description": "OpenAI's error; `code` is text here",
+                "content": {"application/json": {"schema": _OPENAI_ERROR}},
+            },
+        },
     }
     model = {
         "type": "object",

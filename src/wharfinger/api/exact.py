@@ -8,11 +8,13 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from wharfinger.api.answers import answers
 from wharfinger.api.dependencies import Control, IdempotencyKey, Operator
 from wharfinger.api.errors import PLACEMENT_FAILURE_HEADER, ApiError
 from wharfinger.api.exact_wire import Shard, read_instance, read_shards
 from wharfinger.api.instances import acknowledgement
-from wharfinger.api.text import Document, shown
+from wharfinger.api.schemas import Acknowledgement
+from wharfinger.api.text import shown
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement import codes
 from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
@@ -29,10 +31,10 @@ class CreateInstanceBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    instance: Document = Field(description="One tagged instance, as a preview row carries it")
+    instance: dict[str, Any] = Field(description="One tagged instance, as a preview row carries it")
 
 
-@router.post("/instance")
+@router.post("/instance", **answers(Acknowledgement, 404, 409, 413, 415, placement=True))
 async def create_instance(
     control: Control, _: Operator, body: CreateInstanceBody, idempotency_key: IdempotencyKey
 ) -> dict[str, Any]:
@@ -42,7 +44,7 @@ async def create_instance(
         raise ApiError(400, "system_role", "systemRole is not the caller's to set", param="systemRole")
     assignments = instance.shard_assignments
     card = (await control.catalog.get(assignments.model_id)).card
-    sharding, shards = read_shards(assignments)
+    sharding, shards = read_shards(meta, assignments)
     for shard in shards.values():
         _check_card(shard.model_card, card)
     node_of = {runner: node for node, runner in assignments.node_to_runner.items()}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from wharfinger.api.errors import ApiError
 from wharfinger.api.text import MAX_NAMES, Name, Names, shown
 from wharfinger.api.wire import INSTANCE_TAGS, SHARD_TAGS
 from wharfinger.catalog.card import ModelCard
@@ -99,26 +99,27 @@ def read_instance(tagged: dict[str, Any]) -> tuple[InstanceMeta, ExactInstance]:
     """The instance under its tag.
 
     Raises:
-        ApiError: 422 naming the first wrong field.
+        RequestValidationError: naming the wrong fields.
     """
     tag = next(iter(tagged), None)
     if len(tagged) != 1 or tag not in _META_BY_TAG:
         accepted = ", ".join(_META_BY_TAG)
-        raise _invalid("instance", f"instance must have exactly one key, one of: {accepted}")
+        raise _invalid(("instance",), f"must have exactly one key, one of: {accepted}")
     meta = _META_BY_TAG[tag]
-    return meta, _parsed(_KINDS[meta], tagged[tag], f"instance.{tag}")
+    return meta, _parsed(_KINDS[meta], tagged[tag], ("instance", tag))
 
 
-def read_shards(assignments: Assignments) -> tuple[Sharding, dict[str, Shard]]:
+def read_shards(meta: InstanceMeta, assignments: Assignments) -> tuple[Sharding, dict[str, Shard]]:
     """The shards by runner, all of one sharding.
 
     Raises:
-        ApiError: 422 naming the first wrong field.
+        RequestValidationError: naming the wrong fields.
     """
     runners = set(assignments.node_to_runner.values())
-    where = "instance.shardAssignments"
+    where = ("instance", INSTANCE_TAGS[meta], "shardAssignments")
     if runners != assignments.runner_to_shard.keys() or len(runners) != len(assignments.node_to_runner):
         raise _invalid(where, "nodeToRunner and runnerToShard must name the same runners, one for each node")
+    where = (*where, "runnerToShard")
     tags = {tag for shard in assignments.runner_to_shard.values() for tag in shard}
     if len(tags) != 1 or not tags <= _SHARDING_BY_TAG.keys():
         accepted, given = ", ".join(_SHARDING_BY_TAG), shown(", ".join(sorted(tags)) or "none")
@@ -128,21 +129,21 @@ def read_shards(assignments: Assignments) -> tuple[Sharding, dict[str, Shard]]:
     tag = tags.pop()
     shards: dict[str, Shard] = {}
     for runner, shard in assignments.runner_to_shard.items():
-        field = f"{where}.runnerToShard.{shown(runner)}"
         if tag not in shard:
-            raise _invalid(field, f"{field}: Field required: {tag}")
-        shards[runner] = _parsed(Shard, shard[tag], f"{field}.{tag}")
+            raise _invalid((*where, runner, tag), "Field required")
+        shards[runner] = _parsed(Shard, shard[tag], (*where, runner, tag))
     return _SHARDING_BY_TAG[tag], shards
 
 
-def _parsed(kind: type[_Part], value: Any, where: str) -> _Part:
+def _parsed(kind: type[_Part], value: Any, where: tuple[str, ...]) -> _Part:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join([where, *(shown(str(part)) for part in first["loc"])])
-        raise _invalid(field, f"{field}: {first['msg']}") from error
+        problems = error.errors(include_url=False, include_input=False)
+        raise RequestValidationError(
+            [{**problem, "loc": ("body", *where, *problem["loc"])} for problem in problems]
+        ) from error
 
 
-def _invalid(field: str, message: str) -> ApiError:
-    return ApiError(422, "invalid_request", message, param=field)
+def _invalid(where: tuple[str, ...], message: str) -> RequestValidationError:
+    return RequestValidationError([{"loc": ("body", *where), "msg": message, "type": "value_error"}])

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from wharfinger import __version__
+from wharfinger.api.answers import EVERYWHERE, Responses
 from wharfinger.api.dependencies import Control, Viewer
+from wharfinger.api.schemas_own import Alive, NotReady, Ready
 from wharfinger.store.errors import StoreUnavailable
 
 router = APIRouter(tags=["Health"])
 
 DATABASE_CHECK_S = 2.0
+_ALIVE: Responses = {200: {"model": Alive}}
+_READY: Responses = {200: {"model": Ready}, 503: {"model": NotReady}}
 
 
-@router.get("/livez")
+@router.get("/livez", response_model=None, responses=_ALIVE)
 async def livez() -> dict[str, str]:
     """The process answers. Depends on nothing."""
     return {"status": "ok", "version": __version__}
 
 
-@router.get("/readyz")
+@router.get("/readyz", response_model=None, responses=_READY)
 async def readyz(control: Control) -> JSONResponse:
     """The database answers within 2 s and every background loop runs; else 503 with what is wrong."""
     problems: list[str] = []
@@ -42,7 +46,7 @@ async def readyz(control: Control) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse, responses=EVERYWHERE)
 async def metrics(control: Control, _: Viewer) -> Response:
     """Our own metrics in Prometheus' text format."""
     from wharfinger.api.metrics import update_gauges

@@ -7,14 +7,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from wharfinger.api.answers import answers
 from wharfinger.api.dependencies import Control, IdempotencyKey, Operator, Viewer
 from wharfinger.api.errors import ApiError
+from wharfinger.api.schemas import Acknowledgement, DeleteAcknowledgement, Previews, TaggedInstance
+from wharfinger.api.schemas_own import InstanceDetails, Instances
 from wharfinger.api.text import Name, Names
 from wharfinger.api.wire import (
     instance_wire,
     previews_wire,
     view_wire,
 )
+from wharfinger.fleet.agent import LogChunk
 from wharfinger.placement.hypothetical import FleetError
 from wharfinger.placement.memory import MAX_CONTEXT_TOKENS, MIN_CONTEXT_TOKENS
 from wharfinger.placement.serial import plan_to_json
@@ -43,7 +47,7 @@ class PlaceInstanceBody(BaseModel):
     context_tokens: ContextTokens = None
 
 
-@router.get("/instance/previews")
+@router.get("/instance/previews", **answers(Previews, 404))
 async def preview_placements(
     control: Control,
     _: Viewer,
@@ -70,7 +74,7 @@ async def preview_placements(
     return previews_wire(found.card, found.snapshot, found.answer, request.excluded_node_ids)
 
 
-@router.post("/place_instance")
+@router.post("/place_instance", **answers(Acknowledgement, 404, 409, 413, 415, placement=True))
 async def place_instance(
     control: Control, _: Operator, body: PlaceInstanceBody, idempotency_key: IdempotencyKey
 ) -> dict[str, Any]:
@@ -87,19 +91,19 @@ async def place_instance(
     return acknowledgement(admitted, admitted.instance_id)
 
 
-@router.get("/instance")
+@router.get("/instance", **answers(Instances))
 async def list_instances(control: Control, _: Viewer) -> dict[str, Any]:
     """Every instance with its status and runners."""
     return {"instances": [view_wire(view) for view in await control.instances()]}
 
 
-@router.get("/instance/{instance_id}")
+@router.get("/instance/{instance_id}", **answers(TaggedInstance, 404))
 async def get_instance(control: Control, _: Viewer, instance_id: Name) -> dict[str, Any]:
     """The placement of one instance, as the contract's tagged object."""
     return tagged(await control.instance(instance_id))
 
 
-@router.get("/api/v1/instances/{instance_id}")
+@router.get("/api/v1/instances/{instance_id}", **answers(InstanceDetails, 404))
 async def show_instance(control: Control, _: Viewer, instance_id: Name) -> dict[str, Any]:
     """One instance with its status, runners, plan and the failure that ended it."""
     view = await control.instance(instance_id)
@@ -117,7 +121,7 @@ async def show_instance(control: Control, _: Viewer, instance_id: Name) -> dict[
     }
 
 
-@router.delete("/instance/{instance_id}")
+@router.delete("/instance/{instance_id}", **answers(DeleteAcknowledgement, 404, 409))
 async def delete_instance(
     control: Control, _: Operator, instance_id: Name, idempotency_key: IdempotencyKey, force: bool = False
 ) -> dict[str, Any]:
@@ -137,7 +141,7 @@ async def delete_instance(
     }
 
 
-@router.get("/api/v1/instances/{instance_id}/logs")
+@router.get("/api/v1/instances/{instance_id}/logs", **answers(LogChunk, 404))
 async def read_logs(
     control: Control,
     _: Viewer,

@@ -9,8 +9,10 @@ from pydantic import BaseModel, Field
 
 from wharfinger.access.keys import KeyRecord
 from wharfinger.access.principals import Role
+from wharfinger.api.answers import answers
 from wharfinger.api.dependencies import Admin, Keys, Viewer
 from wharfinger.api.errors import ApiError
+from wharfinger.api.schemas_own import KeyList, KeyRevoked, NewKey, WhoAmI
 
 router = APIRouter(prefix="/api/v1", tags=["Access"])
 
@@ -22,26 +24,26 @@ class NewKeyBody(BaseModel):
     role: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
 
 
-@router.get("/whoami")
+@router.get("/whoami", **answers(WhoAmI))
 async def who_am_i(principal: Viewer) -> dict[str, Any]:
     """The caller's key and role."""
     return {"key_id": principal.key_id, "name": principal.name, "role": principal.role.name.lower()}
 
 
-@router.get("/keys")
+@router.get("/keys", **answers(KeyList))
 async def list_keys(keys: Keys, _: Admin) -> dict[str, Any]:
     """All keys, without their secrets."""
     return {"keys": [_key(record) for record in await keys.list()]}
 
 
-@router.post("/keys", status_code=201)
+@router.post("/keys", **answers(NewKey, 413, 415, status=201))
 async def create_key(keys: Keys, _: Admin, body: NewKeyBody) -> dict[str, Any]:
     """Make a key. The answer shows its secret once; only a hash is kept."""
     record, secret = await keys.create(body.name, Role.parse(body.role))
     return _key(record) | {"key": secret}
 
 
-@router.delete("/keys/{key_id}")
+@router.delete("/keys/{key_id}", **answers(KeyRevoked, 404, 409))
 async def revoke_key(keys: Keys, caller: Admin, key_id: str) -> dict[str, Any]:
     """Revoke a key: it stops working at once."""
     if key_id == caller.key_id:

@@ -8,8 +8,10 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from wharfinger.api.answers import answers
 from wharfinger.api.dependencies import Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
+from wharfinger.api.schemas_own import ModelDetails, ModelEntry, ModelRemoved, Models
 from wharfinger.api.text import FilePath, Name, shown
 from wharfinger.catalog.errors import CatalogConflict, CatalogError, NotRemovableError
 from wharfinger.catalog.library import CatalogEntry
@@ -29,7 +31,7 @@ class AddFileBody(BaseModel):
     )
 
 
-@router.get("/models")
+@router.get("/models", **answers(Models))
 async def list_models(control: Control, _: Viewer, status: Name | None = None) -> dict[str, Any]:
     """Models this installation is authorised to run. ``status=downloaded`` keeps those whose file a node has."""
     if status not in (None, "downloaded"):
@@ -47,14 +49,14 @@ async def list_models(control: Control, _: Viewer, status: Name | None = None) -
     return {"object": "list", "data": [_entry(entry) for entry in entries]}
 
 
-@router.get("/api/v1/models/{model_id:path}")
+@router.get("/api/v1/models/{model_id:path}", **answers(ModelDetails, 404))
 async def show_model(control: Control, _: Viewer, model_id: Name) -> dict[str, Any]:
     """One model with its whole card."""
     entry = await control.catalog.get(model_id)
     return _entry(entry) | {"card": entry.card.to_wire(), "card_digest": entry.card.digest}
 
 
-@router.post("/api/v1/models", status_code=201)
+@router.post("/api/v1/models", **answers(ModelEntry, 409, 413, 415, status=201))
 async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[str, Any]:
     """Read the headers of a model on the control plane's machine and add its card to the catalog."""
     path = Path(body.path)
@@ -77,7 +79,7 @@ async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[st
     return _entry(await control.catalog.get(card.model_id))
 
 
-@router.delete("/api/v1/models/{model_id:path}")
+@router.delete("/api/v1/models/{model_id:path}", **answers(ModelRemoved, 404, 409))
 async def remove_model(control: Control, _: Operator, model_id: Name) -> dict[str, Any]:
     """Take a model that was added here out of the catalog; its file stays."""
     try:

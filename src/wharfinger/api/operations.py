@@ -12,8 +12,10 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator, Field
 
+from wharfinger.api.answers import EVENT_STREAM, answers
 from wharfinger.api.dependencies import Auth, Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
+from wharfinger.api.schemas_own import Events, OperationDetails, Operations, OperationSummary
 from wharfinger.operations.feed import follow
 from wharfinger.operations.model import (
     Operation,
@@ -46,7 +48,7 @@ _LastEventId = Annotated[
 ]
 
 
-@router.get("")
+@router.get("", **answers(Operations))
 async def list_operations(
     control: Control,
     _: Viewer,
@@ -81,7 +83,7 @@ async def list_operations(
     }
 
 
-@router.get("/{operation_id}")
+@router.get("/{operation_id}", **answers(OperationDetails, 404))
 async def show_operation(control: Control, _: Viewer, operation_id: str) -> dict[str, Any]:
     """One operation with its steps."""
     operation = await _get(control, operation_id)
@@ -89,7 +91,7 @@ async def show_operation(control: Control, _: Viewer, operation_id: str) -> dict
     return operation_wire(operation) | {"steps": [_step_wire(step) for step in steps]}
 
 
-@router.get("/{operation_id}/events")
+@router.get("/{operation_id}/events", **answers(Events, 404, content=EVENT_STREAM))
 async def operation_events(
     request: Request,
     control: Control,
@@ -114,7 +116,7 @@ async def operation_events(
     return {"events": [_event_wire(event) for event in events], "next_after": following}
 
 
-@router.post("/{operation_id}/cancel", status_code=202)
+@router.post("/{operation_id}/cancel", **answers(OperationSummary, 404, status=202))
 async def cancel_operation(control: Control, _: Operator, operation_id: str) -> dict[str, Any]:
     """Ask to cancel. Queued work ends at once; running work stops cooperatively and cleans up."""
     await _get(control, operation_id)

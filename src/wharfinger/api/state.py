@@ -6,8 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from wharfinger.api.answers import answers
 from wharfinger.api.dependencies import Control, Viewer
 from wharfinger.api.instances import tagged
+from wharfinger.api.schemas import State
+from wharfinger.api.schemas_own import Nodes
 from wharfinger.api.wire import failure_wire, runner_wire
 from wharfinger.catalog.card import ModelCard
 from wharfinger.fleet.agent import NodeReport
@@ -18,7 +21,7 @@ from wharfinger.workflows.health import health_level, health_reasons
 router = APIRouter()
 
 
-@router.get("/state", tags=["State & Tracing"])
+@router.get("/state", tags=["State & Tracing"], **answers(State))
 async def state(control: Control, _: Viewer) -> dict[str, Any]:
     """Instances, runners, telemetry, health and failures of one moment; nodes that are lost are not in it."""
     snapshot = await control.snapshot()
@@ -50,7 +53,7 @@ async def state(control: Control, _: Viewer) -> dict[str, Any]:
     }
 
 
-@router.get("/api/v1/nodes", tags=["Nodes"])
+@router.get("/api/v1/nodes", tags=["Nodes"], **answers(Nodes))
 async def list_nodes(control: Control, _: Viewer) -> dict[str, Any]:
     """Every node there is a record of: its telemetry, its engines, its health, and what is reserved on it.
 

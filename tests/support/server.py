@@ -75,7 +75,7 @@ class Server:
             trust_env=False,
         )
 
-    def wharf(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def wharf(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run the CLI against this server."""
         return wharf(*arguments, environment=self._environment, timeout_s=timeout_s)
 
@@ -152,7 +152,7 @@ def _engines() -> list[psutil.Process]:
 
 
 def wharf(
-    *arguments: str, environment: dict[str, str] | None = None, timeout_s: float = 60
+    *arguments: str, environment: dict[str, str] | None = None, timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run the ``wharf`` command to its end."""
     return subprocess.run(

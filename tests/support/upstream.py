@@ -43,14 +43,14 @@ def instant_answer() -> bytes:
     return head + b"y" * (ANSWER_BYTES - len(head) - len(tail)) + tail
 
 
-def event(text: str) -> bytes:
+def event(text: str, finish_reason: str | None = None) -> bytes:
     """One chat chunk as a server-sent event."""
     chunk = {
         "id": "c1",
         "object": "chat.completion.chunk",
         "created": 1,
         "model": "m",
-        "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}],
+        "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish_reason}],
     }
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
@@ -213,6 +213,12 @@ class Connection(asyncio.Protocol):
         """Three events and ``[DONE]``, but the body never ends."""
         self.start_stream()
         self.write(frame(b"".join(EVENTS[:3]) + DONE))
+
+    def at_limit(self) -> None:
+        """Three events, the last of which says that the answer reached its limit."""
+        self.start_stream()
+        self.write(frame(EVENTS[0] + EVENTS[1] + event("w2 ", "length") + DONE) + b"0\r\n\r\n")
+        self.finished()
 
     def half(self) -> None:
         """Two events and half of a third, then the connection is cut."""

@@ -17,6 +17,7 @@ ALLOWED_MODULES = {
     "__future__",
     "bisect",
     "collections",
+    "abc",
     "collections.abc",
     "dataclasses",
     "difflib",  # compares texts

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from wharfinger.placement import backends, codes
+from wharfinger.placement import backends
 from wharfinger.placement.backends import DeviceUse, Span
 from wharfinger.placement.memory.interface import Pool
 from wharfinger.placement.ranking import bandwidth_of
 from wharfinger.placement.shapes import Shape
-from wharfinger.placement.single import TagRefusal, awaits_device, gate, needs_host, offered_refusal
+from wharfinger.placement.single import TagRefusal, awaits_device, gate, offered_refusal
 from wharfinger.placement.types import InstanceMeta, NodeFacts, PlanRequest
 from wharfinger.placement.workspace import HostMemory, Workspace
 
@@ -232,8 +232,6 @@ def measure(work: Workspace, node: NodeFacts, tag: str) -> Member | TagRefusal:
     refusal = offered_refusal(work, node, tag, offered)
     if refusal is not None:
         return refusal
-    if offered.host_missing and not offered.host.shared and needs_host(work, tag):
-        return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.host_missing)
     pools = tuple(
         sorted(offered.devices, key=lambda pool: (-(pool.usable_bytes or 0), pool.device_index or 0))
     )

@@ -119,8 +119,6 @@ def fit_tag(work: Workspace, node: NodeFacts, tag: str, goal: WindowGoal) -> Fit
     refused = offered_refusal(work, node, tag, offered)
     if refused is not None:
         return refused
-    if offered.host_missing and not offered.host.shared and needs_host(work, tag):
-        return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.host_missing)
     measured = [
         x for p in offered.devices for x in (p.device_index, p.domain, p.usable_bytes, p.deficit_bytes)
     ]
@@ -167,6 +165,8 @@ def offered_refusal(work: Workspace, node: NodeFacts, tag: str, offered: NodePoo
         if offered.missing:
             return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.missing)
         return TagRefusal(codes.DEVICE_MISSING, tag)
+    if offered.host_missing and not offered.host.shared and needs_host(work, tag):
+        return TagRefusal(codes.MEMORY_UNKNOWN, tag, missing=offered.host_missing)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wharfinger.placement.memory.elements import GIB, MIB
 from wharfinger.placement.memory.interface import ShardShape
 from wharfinger.placement.memory.profile import MemoryProfile
-from wharfinger.placement.memory.rules import CacheBytes, LayerCounts, Placed, shared_weights
+from wharfinger.placement.memory.rules import CacheBytes, EngineRule, LayerCounts, Placed
 from wharfinger.placement.types import ServingSettings
 
 _GPU_WORKSPACE_BYTES = {"ace_step": 10 * GIB, "minimax": 2 * GIB}
@@ -15,14 +15,13 @@ _WORKSPACE_BYTES = {"ace_step": 10 * GIB, "minimax": 5 * GIB}
 _UNKNOWN_WORKSPACE_BYTES = 10 * GIB
 
 
-class AudioRule:
+class AudioRule(EngineRule):
     """See the module's text. ``metal`` says that an accelerator is Apple's."""
 
     def __init__(self, *, metal: bool = False) -> None:
         self._metal = metal
 
     reserves_context = False
-    flags: tuple[str, ...] = ()
 
     def cache(
         self, layers: LayerCounts, tensor_width: int, context_tokens: int, settings: ServingSettings
@@ -33,10 +32,6 @@ class AudioRule:
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """No window."""
         return 0
-
-    def weights(self, profile: MemoryProfile, shape: ShardShape, accelerated: bool) -> Placed:
-        """Each matrix once."""
-        return Placed(shared_weights(profile, shape))
 
     def compute(
         self,
@@ -53,10 +48,6 @@ class AudioRule:
             if family.startswith(prefix):
                 return Placed(size_bytes)
         return Placed(_UNKNOWN_WORKSPACE_BYTES)
-
-    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
-        """None."""
-        return 0
 
     def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """A GPU context on the device and the process on the host."""

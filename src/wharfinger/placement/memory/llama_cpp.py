@@ -13,9 +13,11 @@ from wharfinger.placement.memory.interface import ShardShape
 from wharfinger.placement.memory.profile import MemoryProfile
 from wharfinger.placement.memory.rules import (
     CacheBytes,
+    EngineRule,
     LayerCounts,
     Placed,
     attention_row_bytes,
+    cache_bytes,
     state_elements,
     tokens_bytes,
 )
@@ -78,24 +80,16 @@ def _step_tokens(context_tokens: int, settings: ServingSettings) -> int:
     )
 
 
-class LlamaCppRule:
+class LlamaCppRule(EngineRule):
     """See the module's text."""
-
-    reserves_context = True
-    flags: tuple[str, ...] = ()
 
     def cache(
         self, layers: LayerCounts, tensor_width: int, context_tokens: int, settings: ServingSettings
     ) -> CacheBytes:
         """Recurrent states are 32-bit, one per slot, whatever the cache type."""
-        kv = recurrent = 0
-        for layer, number in layers:
-            if layer.kind is LayerKind.RECURRENT:
-                recurrent += number * 4 * sum(state_elements(layer, tensor_width))
-            else:
-                row = attention_row_bytes(layer, tensor_width, settings)
-                kv += number * row * cells(layer, context_tokens, settings)
-        return CacheBytes(kv * settings.slots, recurrent * settings.slots)
+        return cache_bytes(
+            layers, tensor_width, settings, lambda layer: cells(layer, context_tokens, settings)
+        )
 
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """Full and latent layers; sliding ones have a fixed number of cells."""

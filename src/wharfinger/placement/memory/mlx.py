@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from wharfinger.catalog.card import LayerKind
+from wharfinger.catalog.card import LayerGeometry, LayerKind
 from wharfinger.placement.memory.elements import MIB, ceil_div, round_up
 from wharfinger.placement.memory.interface import ShardShape
 from wharfinger.placement.memory.profile import MemoryProfile
 from wharfinger.placement.memory.rules import (
     CacheBytes,
+    EngineRule,
     LayerCounts,
     Placed,
     activation_bytes,
-    attention_row_bytes,
-    state_elements,
+    cache_bytes,
     tokens_bytes,
 )
 from wharfinger.placement.types import ServingSettings
@@ -23,32 +23,27 @@ _BUFFER_CACHE_PERCENT = 5
 """Freed buffers the allocator keeps for the next use, as a share of the weights."""
 
 
-class MlxRule:
+class MlxRule(EngineRule):
     """Footprint at a full window, so that a plan that fits still fits when the window has filled."""
 
     reserves_context = False
-    flags: tuple[str, ...] = ()
 
     def cache(
         self, layers: LayerCounts, tensor_width: int, context_tokens: int, settings: ServingSettings
     ) -> CacheBytes:
         """Sliding layers rotate: during a prompt they hold the window and the step being added."""
-        kv = recurrent = 0
-        for layer, number in layers:
+
+        def held_tokens(layer: LayerGeometry) -> int:
             match layer.kind:
-                case LayerKind.RECURRENT:
-                    conv, state = state_elements(layer, tensor_width)
-                    recurrent += number * (2 * conv + 4 * state)
-                    continue
                 case LayerKind.CROSS:
                     tokens = layer.cross_tokens or 0
                 case LayerKind.SLIDING:
                     tokens = min(context_tokens, (layer.window_tokens or 0) + settings.batch_tokens)
                 case _:
                     tokens = context_tokens
-            row = attention_row_bytes(layer, tensor_width, settings)
-            kv += number * row * round_up(tokens, _STEP_TOKENS)
-        return CacheBytes(kv * settings.slots, recurrent * settings.slots)
+            return round_up(tokens, _STEP_TOKENS)
+
+        return cache_bytes(layers, tensor_width, settings, held_tokens, conv_element_bytes=2)
 
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """Full and latent layers; sliding ones stop growing."""
@@ -76,10 +71,6 @@ class MlxRule:
         kept = self.weights(profile, shape, accelerated=True).device * _BUFFER_CACHE_PERCENT // 100
         logits = settings.slots * profile.vocab_size * 4 if shape.last else 0
         return Placed(activation_bytes(profile, settings.batch_tokens, 2) + logits + kept)
-
-    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
-        """None."""
-        return 0
 
     def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """Python, MLX and Metal's own allocations."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from wharfinger.catalog.card import LayerGeometry, LayerKind
 from wharfinger.placement.memory.elements import MIB, ceil_div, row_bytes
@@ -32,28 +32,34 @@ class Placed:
     host: int = 0
 
 
-class EngineRule(Protocol):
+class EngineRule(ABC):
     """How one engine allocates. All methods are pure; sizes are bytes of one shard."""
 
-    reserves_context: bool
+    reserves_context = True
     """Whether the whole window is allocated when the model is loaded."""
-    flags: tuple[str, ...]
+    flags: tuple[str, ...] = ()
     """Set when the rule itself is a guess."""
 
+    @abstractmethod
     def cache(
         self, layers: LayerCounts, tensor_width: int, context_tokens: int, settings: ServingSettings
     ) -> CacheBytes:
         """Cache of ``settings.slots`` sequences with a window of ``context_tokens`` each."""
-        ...
 
+    @abstractmethod
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """What one more token costs one sequence."""
-        ...
 
     def weights(self, profile: MemoryProfile, shape: ShardShape, accelerated: bool) -> Placed:
-        """Weights of the shard."""
-        ...
+        """Weights of the shard. Unless an engine differs: a tied table once, every matrix split over tensor ranks."""
+        total = profile.layer_bytes(shape.start_layer, shape.end_layer) + profile.other_bytes
+        if shape.first or (shape.last and profile.tied_output):
+            total += profile.embedding_bytes
+        if shape.last:
+            total += profile.output_bytes
+        return Placed(ceil_div(total, shape.tensor_width))
 
+    @abstractmethod
     def compute(
         self,
         profile: MemoryProfile,
@@ -63,15 +69,14 @@ class EngineRule(Protocol):
         accelerated: bool,
     ) -> Placed:
         """Scratch buffers of one forward pass."""
-        ...
 
     def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
-        """Copies of fixed-size states the engine keeps in host memory to go back to."""
-        ...
+        """Copies of fixed-size states the engine keeps in host memory to go back to; most keep none."""
+        return 0
 
+    @abstractmethod
     def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """What the engine's process takes besides the model's tensors."""
-        ...
 
 
 def attention_row_bytes(layer: LayerGeometry, tensor_width: int, settings: ServingSettings) -> int:
@@ -102,14 +107,28 @@ def state_elements(layer: LayerGeometry, tensor_width: int) -> tuple[int, int]:
     )
 
 
-def shared_weights(profile: MemoryProfile, shape: ShardShape) -> int:
-    """Weights of a shard in engines that hold a tied table once and split every matrix over tensor ranks."""
-    total = profile.layer_bytes(shape.start_layer, shape.end_layer) + profile.other_bytes
-    if shape.first or (shape.last and profile.tied_output):
-        total += profile.embedding_bytes
-    if shape.last:
-        total += profile.output_bytes
-    return ceil_div(total, shape.tensor_width)
+def cache_bytes(
+    layers: LayerCounts,
+    tensor_width: int,
+    settings: ServingSettings,
+    held_tokens: Callable[[LayerGeometry], int],
+    *,
+    conv_element_bytes: int = 4,
+) -> CacheBytes:
+    """The cache of an engine that gives every layer its own buffer; recurrent states are 32-bit.
+
+    Args:
+        held_tokens: tokens of one sequence that an attention layer keeps.
+        conv_element_bytes: width of a convolution's state.
+    """
+    kv = recurrent = 0
+    for layer, number in layers:
+        if layer.kind is LayerKind.RECURRENT:
+            conv, state = state_elements(layer, tensor_width)
+            recurrent += number * (conv_element_bytes * conv + 4 * state)
+        else:
+            kv += number * attention_row_bytes(layer, tensor_width, settings) * held_tokens(layer)
+    return CacheBytes(kv * settings.slots, recurrent * settings.slots)
 
 
 def activation_bytes(profile: MemoryProfile, tokens: int, element_bytes: int) -> int:
@@ -122,38 +141,24 @@ def activation_bytes(profile: MemoryProfile, tokens: int, element_bytes: int) ->
     return tokens * width * element_bytes
 
 
-class UnknownRule:
+class UnknownRule(EngineRule):
     """The pessimistic rule: every token of every layer, reserved at load, 16-bit caches or what is asked for."""
 
-    reserves_context = True
-    flags: tuple[str, ...] = ("engine_rule_unknown",)
+    flags = ("engine_rule_unknown",)
 
     def cache(
         self, layers: LayerCounts, tensor_width: int, context_tokens: int, settings: ServingSettings
     ) -> CacheBytes:
         """Full windows even for sliding layers; 32-bit recurrent states."""
-        kv = recurrent = 0
-        for layer, number in layers:
-            match layer.kind:
-                case LayerKind.RECURRENT:
-                    recurrent += number * 4 * sum(state_elements(layer, tensor_width))
-                case LayerKind.CROSS:
-                    kv += (
-                        number
-                        * attention_row_bytes(layer, tensor_width, settings)
-                        * (layer.cross_tokens or 0)
-                    )
-                case _:
-                    kv += number * attention_row_bytes(layer, tensor_width, settings) * context_tokens
-        return CacheBytes(kv * settings.slots, recurrent * settings.slots)
+
+        def held_tokens(layer: LayerGeometry) -> int:
+            return layer.cross_tokens or 0 if layer.kind is LayerKind.CROSS else context_tokens
+
+        return cache_bytes(layers, tensor_width, settings, held_tokens)
 
     def token_bytes(self, layers: LayerCounts, settings: ServingSettings) -> int:
         """Every attention layer."""
         return tokens_bytes(layers, settings, (LayerKind.FULL, LayerKind.SLIDING, LayerKind.LATENT))
-
-    def weights(self, profile: MemoryProfile, shape: ShardShape, accelerated: bool) -> Placed:
-        """Each matrix once."""
-        return Placed(shared_weights(profile, shape))
 
     def compute(
         self,
@@ -166,10 +171,6 @@ class UnknownRule:
         """32-bit activations of a whole batch and 32-bit logits of every slot."""
         logits = settings.slots * profile.vocab_size * 4 if shape.last else 0
         return Placed(activation_bytes(profile, settings.batch_tokens, 4) + logits)
-
-    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
-        """None."""
-        return 0
 
     def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """A GPU context with its libraries, and a Python process on the host."""

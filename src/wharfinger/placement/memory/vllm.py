@@ -19,11 +19,11 @@ from wharfinger.placement.memory.interface import ShardShape
 from wharfinger.placement.memory.profile import MemoryProfile
 from wharfinger.placement.memory.rules import (
     CacheBytes,
+    EngineRule,
     LayerCounts,
     Placed,
     activation_bytes,
     attention_row_bytes,
-    shared_weights,
     state_elements,
     tokens_bytes,
 )
@@ -100,11 +100,8 @@ def _group_blocks(layer: LayerGeometry, block_tokens: int, context_tokens: int, 
             return ceil_div(context_tokens, block_tokens)
 
 
-class VllmRule:
+class VllmRule(EngineRule):
     """See the module's text."""
-
-    reserves_context = True
-    flags: tuple[str, ...] = ()
 
     def cache(
         self, layers: LayerCounts, tensor_width: int, context_tokens: int, settings: ServingSettings
@@ -126,10 +123,6 @@ class VllmRule:
         """Every attention layer, sliding ones too: while a token is inside its window it has a place in each."""
         return tokens_bytes(layers, settings, (LayerKind.FULL, LayerKind.SLIDING, LayerKind.LATENT))
 
-    def weights(self, profile: MemoryProfile, shape: ShardShape, accelerated: bool) -> Placed:
-        """All on the device; a tied table once; every matrix split over tensor ranks."""
-        return Placed(shared_weights(profile, shape))
-
     def compute(
         self,
         profile: MemoryProfile,
@@ -141,10 +134,6 @@ class VllmRule:
         """16-bit activations of one batch, and the sampler's 32-bit logits with a sorted copy of each row."""
         logits = settings.slots * profile.vocab_size * 4 * 4 if shape.last else 0
         return Placed(activation_bytes(profile, settings.batch_tokens, 2) + logits)
-
-    def snapshots(self, layers: LayerCounts, context_tokens: int, settings: ServingSettings) -> int:
-        """None."""
-        return 0
 
     def floor(self, profile: MemoryProfile, settings: ServingSettings, accelerated: bool) -> Placed:
         """CUDA context, libraries and captured graphs on a GPU; two Python processes with torch on the host."""

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -141,15 +140,14 @@ def test_a_log_without_a_cause_tells_nothing() -> None:
     assert LlamaCppEngine().explain(()) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not restrict cores")
-def test_cores_are_left_to_the_engine_unless_they_are_restricted() -> None:
-    seen: list[int | None] = []
-
-    def restricted() -> None:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread only
-        seen.append(llama_cpp.usable_cpus())
-
-    thread = threading.Thread(target=restricted)
-    thread.start()
-    thread.join()
-    assert seen == ([1] if (os.cpu_count() or 1) > 1 else [None])
+@pytest.mark.parametrize("restricted", [True, False])
+def test_cores_are_left_to_the_engine_unless_they_are_restricted(
+    restricted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(llama_cpp, "usable_cpus", lambda: 3 if restricted else 64)
+    untouched = xllamacpp.CommonParams()
+    parameters = llama_cpp._parameters(xllamacpp, launch_of(Path("m.gguf")), 24000)
+    threads = (parameters.cpuparams.n_threads, parameters.cpuparams_batch.n_threads)
+    default = (untouched.cpuparams.n_threads, untouched.cpuparams_batch.n_threads)
+    assert threads == ((3, 3) if restricted else default)

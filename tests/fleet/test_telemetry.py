@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
 import shutil
 import socket
@@ -10,13 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from wharfinger.engines.control_groups import group_directories
 from wharfinger.engines.ports import choose_port
+from wharfinger.fleet import host_memory
 from wharfinger.fleet.agent import NodeReport
 from wharfinger.fleet.devices import Nvidia, amd_devices, amd_memory_kind, nvidia_memory_kind
-from wharfinger.fleet.host_memory import available_from_vm_stat, cgroup_limits
+from wharfinger.fleet.host_memory import available_from_vm_stat, memory_limits
 from wharfinger.fleet.local import LocalAgent
 from wharfinger.fleet.telemetry import Telemetry
 
+MIB = 2**20
 GIB = 2**30
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
 Pages free:                               10000.
@@ -33,7 +38,8 @@ async def test_the_report_is_about_this_machine(agent: LocalAgent, tmp_path: Pat
     report = await agent.report()
     assert (report.node_id, report.name, report.role) == (agent.node_id, "testbed", "full")
     assert report.architecture == platform.machine()
-    assert report.cpu_count == psutil.cpu_count()
+    assert report.cpu_count is not None
+    assert 1 <= report.cpu_count <= (os.cpu_count() or 1)
     assert report.ram_total_bytes is not None
     assert report.ram_available_bytes is not None
     assert 0 < report.ram_available_bytes <= report.ram_total_bytes <= psutil.virtual_memory().total
@@ -76,18 +82,72 @@ def test_macos_counts_file_cache_as_available() -> None:
     assert available_from_vm_stat("", total) is None
 
 
-def test_control_group_limits_are_read_outwards_and_file_cache_is_given_back(tmp_path: Path) -> None:
+def test_a_models_folder_that_cannot_be_listed_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telemetry = Telemetry("node_x", "x", "full", tmp_path)
+    (tmp_path / "models" / "gone").mkdir(parents=True)
+    (tmp_path / "models" / "stale").mkdir()
+    (tmp_path / "models" / "a.gguf").touch()
+    scandir = os.scandir
+
+    def listed(path: str) -> object:
+        number = {"gone": errno.ENOENT, "stale": errno.ESTALE}.get(Path(path).name)
+        if number is not None:
+            raise OSError(number, os.strerror(number), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    report = telemetry.measure()
+    assert report.artifact_files == (str(tmp_path / "models" / "a.gguf"),)
+    assert report.missing["artifact_files"] == f"{tmp_path}/models/stale cannot be listed: Stale file handle"
+
+
+def write_files(directory: Path, **files: object) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (directory / name.replace("__", ".")).write_text(f"{content}\n")
+
+
+def test_memory_limits_of_version_2_are_read_outwards_and_file_cache_is_given_back(tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text("0::/machine/inner\n")
+    cache = "anon 1\ninactive_file "
     inner = tmp_path / "machine" / "inner"
-    inner.mkdir(parents=True)
-    for group, limit, current, cache in (
-        (inner, "max", 5, 0),
-        (tmp_path / "machine", str(8 * GIB), 3 * GIB, GIB),
-    ):
-        (group / "memory.max").write_text(f"{limit}\n")
-        (group / "memory.current").write_text(f"{current}\n")
-        (group / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
-    assert cgroup_limits(tmp_path, "/machine/inner", 0) == [(8 * GIB, 2 * GIB)]
-    assert cgroup_limits(tmp_path, "/", 0) == []
+    write_files(inner, memory__max="max", memory__current=5, memory__stat=f"{cache}0")
+    outer = {"memory__max": 8 * GIB, "memory__current": 3 * GIB, "memory__stat": f"{cache}{GIB}"}
+    write_files(tmp_path / "machine", **outer)
+    groups = group_directories("memory", tmp_path, tmp_path / "membership")
+    assert groups == (inner, tmp_path / "machine", tmp_path)
+    assert memory_limits(groups, 0) == [(8 * GIB, 2 * GIB)]
+    assert memory_limits(groups, GIB // 2) == [(8 * GIB, 2 * GIB + GIB // 2)]
+    assert memory_limits(groups[2:], 0) == []
+
+
+def test_memory_limits_of_version_1_are_read_beside_those_of_version_2(tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text("9:name=systemd:/\n4:memory:/docker/ab\n3:cpu,cpuacct:/\n0::/\n")
+    cache = "inactive_file 1\ntotal_inactive_file "
+    mount = tmp_path / "memory"  # in a container, where the host's path /docker/ab does not exist
+    limited = {"memory__limit_in_bytes": 4 * GIB, "memory__usage_in_bytes": 2 * GIB}
+    write_files(mount, **limited, memory__stat=f"{cache}{GIB}")
+    groups = group_directories("memory", tmp_path, tmp_path / "membership")
+    assert groups == (mount / "docker" / "ab", mount / "docker", mount, tmp_path)
+    assert memory_limits(groups, 0) == [(4 * GIB, GIB)]
+    write_files(mount, memory__limit_in_bytes=9223372036854771712)
+    assert memory_limits(groups, 0) == []
+
+
+def test_a_group_outside_of_the_mount_is_the_mount_and_no_groups_are_none(tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text("0::/../../elsewhere\n")
+    assert group_directories("memory", tmp_path, tmp_path / "membership") == (tmp_path,)
+    assert group_directories("memory", tmp_path, tmp_path / "none") == ()
+
+
+def test_ram_is_never_more_than_the_control_groups_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path, memory__max=64 * MIB, memory__current=48 * MIB, memory__stat="inactive_file 0")
+    monkeypatch.setattr(host_memory, "group_directories", lambda _: (tmp_path,))
+    assert host_memory.measure_ram(0) == (64 * MIB, 16 * MIB)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wharfinger.engines.base import EngineError, EngineFound, EngineLaunch, Serving
+from wharfinger.engines.control_groups import usable_cpus
 from wharfinger.engines.model_file import check_gguf
 from wharfinger.engines.ports import LOOPBACK, choose_port, is_free
 
@@ -158,18 +159,12 @@ def _parameters(xllamacpp: Any, launch: EngineLaunch, port: int) -> Any:
     p.warmup = True
     p.verbosity = _LOG_VERBOSITY
     threads = usable_cpus()
-    if threads is not None:
+    if threads < (
+        os.cpu_count() or threads
+    ):  # else the engine's own choice is better: it knows the kinds of cores
         p.cpuparams.n_threads = threads
         p.cpuparams_batch.n_threads = threads
     return p
-
-
-def usable_cpus() -> int | None:
-    """Cores this process may run on when that is fewer than the machine has; ``None`` leaves it to the engine."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    allowed = len(os.sched_getaffinity(0))
-    return allowed if allowed < (os.cpu_count() or allowed) else None
 
 
 def _cache_type(xllamacpp: Any, field: str, name: str) -> Any:

@@ -79,6 +79,7 @@ class NodeReport(AgentValue):
     architecture: str
     cpu_model: str | None
     cpu_count: int | None
+    """Processors that runners may keep busy: those of the machine, or fewer in a container or with an affinity."""
     cpu_percent: float | None
     load_1m: float | None
     ram_total_bytes: int | None

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-_CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+from wharfinger.engines.control_groups import group_directories
+
+_NO_LIMIT_BYTES: Final = 1 << 60
+"""Version 1 of control groups writes a limit beyond all memory when there is none."""
 _VM_STAT_LINE: Final = re.compile(r'^"?(?P<name>[^":]+)"?:\s+(?P<pages>\d+)\.', re.MULTILINE)
 _PAGE_SIZE: Final = re.compile(r"page size of (\d+) bytes")
 
@@ -31,7 +35,7 @@ def measure_ram(mapped_bytes: int) -> tuple[int, int]:
         ).stdout
         return total, available_from_vm_stat(text, total) or available
     available = max(0, available - mapped_bytes)
-    for limit, used in _cgroup_limits(mapped_bytes):
+    for limit, used in memory_limits(group_directories("memory"), mapped_bytes):
         total = min(total, limit)
         available = min(available, max(0, limit - used))
     return total, available
@@ -47,38 +51,33 @@ def available_from_vm_stat(text: str, total_bytes: int) -> int | None:
     return max(0, total_bytes - sum(pages[name] for name in names) * int(size[1]))
 
 
-def _cgroup_limits(mapped_bytes: int) -> list[tuple[int, int]]:
-    """Limit and irreclaimable use of each control group (version 2) that this process is in and that has a limit."""
+def memory_limits(groups: Iterable[Path], mapped_bytes: int) -> list[tuple[int, int]]:
+    """Limit and irreclaimable use in bytes of each of ``groups`` that has a limit, for :func:`measure_ram`."""
+    return [found for group in groups if (found := _memory_limit(group, mapped_bytes)) is not None]
+
+
+def _memory_limit(group: Path, mapped_bytes: int) -> tuple[int, int] | None:
+    version_2 = (group / "memory.max").exists()
+    limit_file, used_file, cache = (
+        ("memory.max", "memory.current", "inactive_file")
+        if version_2
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    )
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    groups = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
-    return cgroup_limits(_CGROUP_ROOT, groups[0], mapped_bytes) if groups else []
+        limit = int((group / limit_file).read_text())
+        used = int((group / used_file).read_text())
+        if limit >= _NO_LIMIT_BYTES:
+            return None
+        # Mapped pages that were moved to the active list are in use by the kernel's own count.
+        return limit, used - max(0, _file_cache(group, cache) - mapped_bytes)
+    except (OSError, ValueError):
+        return None  # "max" is no number, and a root group has no such file
 
 
-def cgroup_limits(root: Path, group: str, mapped_bytes: int) -> list[tuple[int, int]]:
-    """As :func:`measure_ram` needs it, for the control group ``group`` (``/a/b``) mounted at ``root``, outwards."""
-    found: list[tuple[int, int]] = []
-    at = root / group.lstrip("/")
-    while True:
-        try:
-            limit = (at / "memory.max").read_text().strip()
-            if limit != "max":
-                used = int((at / "memory.current").read_text())
-                # Mapped pages that were moved to the active list are in use by the kernel's own count.
-                found.append((int(limit), used - max(0, _file_cache(at) - mapped_bytes)))
-        except (OSError, ValueError):
-            pass  # the root group has no such file, and version 1 has none at all
-        if at in (root, at.parent):
-            return found
-        at = at.parent
-
-
-def _file_cache(group: Path) -> int:
+def _file_cache(group: Path, field: str) -> int:
     """Bytes of file cache the kernel would give back first."""
     for line in (group / "memory.stat").read_text().splitlines():
         name, _, value = line.partition(" ")
-        if name == "inactive_file":
+        if name == field:
             return int(value)
     return 0

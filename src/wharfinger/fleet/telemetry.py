@@ -13,6 +13,7 @@ from typing import Final
 
 import psutil
 
+from wharfinger.engines.control_groups import usable_cpus
 from wharfinger.engines.detect import detect_engines
 from wharfinger.engines.ports import PORTS
 from wharfinger.fleet.agent import DeviceReport, EngineReport, NodeReport
@@ -82,7 +83,7 @@ class Telemetry:
             os=f"{platform.system()} {platform.release()}",
             architecture=platform.machine(),
             cpu_model=self._cpu_model,
-            cpu_count=os.cpu_count(),
+            cpu_count=usable_cpus(),
             cpu_percent=cpu_percent,
             load_1m=os.getloadavg()[0],
             ram_total_bytes=ram_total,
@@ -96,7 +97,7 @@ class Telemetry:
             devices=self._devices(ram_total, missing),
             engines=self._engines or (),
             used_ports=_listening_ports(missing),
-            artifact_files=_model_files(self._models),
+            artifact_files=_model_files(self._models, missing),
             missing=missing,
         )
 
@@ -156,6 +157,18 @@ def _listening_ports(missing: dict[str, str]) -> tuple[int, ...]:
     return tuple(sorted(port for port in ports if port in PORTS))
 
 
-def _model_files(directory: Path) -> tuple[str, ...]:
-    """GGUF files below the data directory's model folder, sorted."""
-    return tuple(sorted(str(path) for path in directory.rglob("*.gguf")))
+def _model_files(directory: Path, missing: dict[str, str]) -> tuple[str, ...]:
+    """GGUF files below the data directory's model folder, sorted; folders that come and go meanwhile are passed over."""
+
+    def not_listed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            missing["artifact_files"] = f"{error.filename} cannot be listed: {error.strerror}"
+
+    return tuple(
+        sorted(
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(directory, onerror=not_listed)
+            for name in names
+            if name.endswith(".gguf")
+        )
+    )

@@ -1,0 +1,73 @@
+"""Control groups (versions 1 and 2): what a container or a service manager allows the processes of this node.
+
+They are read from the innermost group outwards, because every group on the way sets a limit of its own. In a container
+the path of a group may be the host's, which does not exist here; the mount itself is then the container's own group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+MOUNT: Final = Path("/sys/fs/cgroup")
+MEMBERSHIP: Final = Path("/proc/self/cgroup")
+
+
+def group_directories(
+    controller: str, mount: Path = MOUNT, membership: Path = MEMBERSHIP
+) -> tuple[Path, ...]:
+    """Directories of the groups this process is in that may limit ``controller`` (``memory``, ``cpu``), outwards.
+
+    Empty where there are no control groups.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return ()
+    found: list[Path] = []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            found += _outwards(mount, group)
+        elif controller in controllers.split(","):
+            found += _outwards(mount / controller, group)
+    return tuple(found)
+
+
+def cpu_quota(groups: Iterable[Path]) -> float | None:
+    """Processors' worth of time that the tightest of ``groups`` allows; ``None`` when none sets a limit."""
+    quotas = [quota for quota in map(_cpu_quota, groups) if quota is not None]
+    return min(quotas, default=None)
+
+
+def usable_cpus() -> int:
+    """Processors that this process may keep busy, at least one: by its affinity and its control groups.
+
+    Part of a processor does not count, because the threads of an engine wait for each other: one that is held back
+    holds back all.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota(group_directories("cpu"))
+    return affinity if quota is None else max(1, min(affinity, int(quota)))
+
+
+def _outwards(mount: Path, group: str) -> list[Path]:
+    parts = [part for part in group.split("/") if part]
+    if ".." in parts:  # a group outside of what is mounted here
+        parts = []
+    return [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _cpu_quota(group: Path) -> float | None:
+    """Quota of one group; the root group has no such file."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota = (group / "cpu.cfs_quota_us").read_text()
+            period = (group / "cpu.cfs_period_us").read_text()
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None  # "max" is no number

@@ -36,12 +36,31 @@ def check(*parts: tuple[str, int, int], snapshot: FleetSnapshot = PAIR, **values
     return check_exact(snapshot, model, ExactPlacement(shards(*parts, backend=backend), **values), asked)
 
 
+def test_a_small_models_own_window_is_accepted_below_the_usual_least() -> None:
+    """What a preview of it stamps must be accepted."""
+    model = card(context_length=128)
+    stamped = plan(PAIR, model, ask()).plans[0].context_tokens
+    assert stamped == 128
+    given = check(("a", 0, 32), model=model, context_tokens=stamped).plans[0]
+    assert given.context_tokens == 128
+    refusal = check(("a", 0, 32), model=model, context_tokens=127).refusal
+    assert refusal is not None
+    assert refusal.code == "context_out_of_range"
+
+
 @pytest.mark.parametrize(
     ("parts", "values", "code", "words"),
     [
         ((("a", 0, 32),), {"card_digest": "0" * 64}, "card_identity_mismatch", "is not the catalog's"),
         ((("a", 0, 32),), {"context_tokens": 0}, "context_not_positive", "must be positive"),
         ((("a", 0, 32),), {"context_tokens": -5}, "context_not_positive", "context_tokens is -5"),
+        ((("a", 0, 32),), {"context_tokens": 255}, "context_out_of_range", "256 is the least"),
+        (
+            (("a", 0, 32),),
+            {"sharding": Sharding.TENSOR, "model": card(tensor=False)},
+            "tensor_unsupported",
+            "does not support tensor",
+        ),
         ((), {}, "layers_not_covered", "no shards"),
         ((("x", 0, 32),), {}, "node_unknown", "x is not in the fleet"),
         ((("a", 0, 16), ("a", 16, 32)), {}, "node_repeated", "holds 2 shards"),

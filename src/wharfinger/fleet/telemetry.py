@@ -158,7 +158,7 @@ def _listening_ports(missing: dict[str, str]) -> tuple[int, ...]:
 
 
 def _model_files(directory: Path, missing: dict[str, str]) -> tuple[str, ...]:
-    """GGUF files below the data directory's model folder, sorted; folders that come and go meanwhile are passed over."""
+    """GGUF files below the models folder, sorted; folders that come and go meanwhile are passed over."""
 
     def not_listed(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):

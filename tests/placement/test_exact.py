@@ -57,7 +57,7 @@ def test_a_small_models_own_window_is_accepted_below_the_usual_least() -> None:
         ((("a", 0, 32),), {"context_tokens": 255}, "context_out_of_range", "256 is the least"),
         (
             (("a", 0, 32),),
-            {"sharding": Sharding.TENSOR, "model": card(tensor=False)},
+            {"sharding": Sharding.TENSOR, "model": card(supports_tensor=False)},
             "tensor_unsupported",
             "does not support tensor",
         ),

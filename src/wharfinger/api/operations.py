@@ -37,7 +37,7 @@ LOOK_S = 1.0
 _OPERATION_ID = re.compile(r"op_[0-9a-f]{32}")
 _MAX_SEQUENCE = 2**31 - 1
 """The column is a 32-bit integer."""
-_Filter = Annotated[str | None, Query(pattern=r"^[^\x00]+$", max_length=256)]
+_Filter = Annotated[str | None, Query(min_length=1, max_length=256)]
 _Sequence = Annotated[int, Query(ge=0, le=_MAX_SEQUENCE)]
 _LastEventId = Annotated[
     Annotated[int, Field(ge=0, le=_MAX_SEQUENCE)] | None,

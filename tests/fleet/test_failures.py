@@ -127,7 +127,7 @@ async def test_the_death_of_a_ready_runner_is_seen_with_its_log(
         report = await agent.wait_runner(spec.runner_id, report, 30)
     assert report.pid is not None
     os.kill(report.pid, number)
-    report = await agent.wait_runner(spec.runner_id, report, 2.0)
+    report = await agent.wait_runner(spec.runner_id, report, 30)
     assert report.state is RunnerState.FAILED
     assert (report.error_code, report.exit_code) == ("runner_crashed", -number)
     assert report.error_message is not None
@@ -146,5 +146,6 @@ async def test_another_runner_is_not_harmed_by_a_crash(agent: LocalAgent, tiny_s
             report = await agent.wait_runner(spec.runner_id, report, 30)
         reports[spec.runner_id] = report
     os.kill(reports[doomed.runner_id].pid, signal.SIGKILL)
-    await agent.wait_runner(doomed.runner_id, reports[doomed.runner_id], 2.0)
+    lost = await agent.wait_runner(doomed.runner_id, reports[doomed.runner_id], 30)
+    assert (lost.state, lost.exit_code) == (RunnerState.FAILED, -signal.SIGKILL)
     assert await agent.wait_runner(other.runner_id, reports[other.runner_id], 0.2) == reports[other.runner_id]

@@ -54,7 +54,7 @@ def test_a_recorded_process_and_its_children_are_ended(tmp_path: Path) -> None:
         assert len(group_members(identity)) == 2
         assert sweep(tmp_path) == ("left",)
         assert group_members(identity) == []
-        assert process.wait(5) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
         assert not path.exists()
 
 
@@ -139,7 +139,7 @@ async def test_start_ends_what_an_earlier_process_left(tmp_path: Path) -> None:
         record(tmp_path / "runners", "left", ProcessIdentity.of(process.pid))
         agent = LocalAgent(tmp_path)
         assert await agent.start() == ("left",)
-        assert process.wait(5) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
         assert await agent.runners() == ()
         await agent.close()
 

@@ -7,14 +7,18 @@ import select
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wharfinger.fleet import runner_log
 from wharfinger.fleet.local import whole_characters
 from wharfinger.fleet.runner_log import LogPump, RunnerLog
+
+PATIENCE_S = 30.0
 
 
 @given(
@@ -82,7 +86,7 @@ def test_the_pump_ends_when_the_last_holder_of_the_pipe_does(tmp_path: Path) -> 
     assert not ended.wait(0.05)
     os.write(second, b"two")
     os.close(second)
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_S)
     assert log.read(0, 100).data == b"one two"
 
 
@@ -96,31 +100,51 @@ def test_a_disk_that_refuses_does_not_block_the_writer(tmp_path: Path) -> None:
     for _ in range(64):
         os.write(write_fd, b"x" * 65536)  # more than a pipe holds: returns only because somebody reads
     os.close(write_fd)
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_S)
 
 
-def wait_until_emptied(read_end: int) -> None:
-    """Returns when the pump has taken everything out of the pipe."""
-    deadline = time.monotonic() + 5
-    while select.select([read_end], [], [], 0)[0]:
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_a_disk_that_takes_data_again_is_written_again_and_the_gap_is_noted(tmp_path: Path) -> None:
+def wait_until_emptied(read_end: int) -> None:
+    """Returns when the pump has taken everything out of the pipe."""
+    wait_until(lambda: not select.select([read_end], [], [], 0)[0])
+
+
+class Clock:
+    """Stands in for the pump's :mod:`time`: moved by hand, and counts how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return self.now_s
+
+
+def test_a_disk_that_takes_data_again_is_written_again_and_the_gap_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(runner_log, "time", clock)
     directory = tmp_path / "log"
     log, ended = RunnerLog(directory), threading.Event()
     read_fd, write_fd = os.pipe()
-    LogPump(read_fd, log, ended.set, retry_s=1.0)
+    LogPump(read_fd, log, ended.set, retry_s=60)
     os.write(write_fd, b"lost one\n")
-    wait_until_emptied(read_fd)
-    os.write(write_fd, b"lost two\n")  # too early to be tried again; taken only once the first was refused
-    wait_until_emptied(read_fd)
+    wait_until(lambda: clock.looks == 1)  # it was refused
+    os.write(write_fd, b"lost two\n")
+    wait_until(lambda: clock.looks == 2)  # it came too early to be tried
     directory.mkdir()
-    time.sleep(1.1)
+    clock.now_s = 61
     os.write(write_fd, b"kept\n")
     os.close(write_fd)
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_S)
     assert log.read(0, 1000).data == (
         b"\n[up to 18 bytes of this log could not be written: No such file or directory]\nkept\n"
     )
@@ -136,7 +160,7 @@ def test_a_gap_at_the_end_is_noted_too(tmp_path: Path) -> None:
         wait_until_emptied(read_fd)
     directory.mkdir()
     os.close(write_fd)
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_S)
     assert b"[up to 10 bytes of this log could not be written" in log.read(0, 1000).data
 
 

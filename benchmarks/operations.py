@@ -5,9 +5,9 @@
 SQLite runs with synchronous=FULL, PostgreSQL with fsync and full commits, both on the disk of the temporary directory.
 A step is one checkpoint: row, step and event in one fenced transaction. An operation is submitted, claimed, started,
 takes two steps and succeeds; a DBOS workflow takes two steps. Each is measured at 1 and at 8 at a time, and the best
-counts. Eight at a time are eight tasks (of ours) or threads (of DBOS) of one process, and on PostgreSQL, where there may
-be several, also eight processes. Recovery is measured with a lease of 10 s: with the default of 30 s it takes up to 20 s
-more, all of it waiting. The last line of the output is one JSON object.
+counts. Eight at a time are eight tasks (of ours) or threads (of DBOS) of one process, and on PostgreSQL, where there
+may be several, also eight processes. Recovery is measured with a lease of 10 s: with the default of 30 s it takes up
+to 20 s more, all of it waiting. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations

@@ -215,7 +215,8 @@ class NodeAgent(Protocol):
         """Measure the node now.
 
         Raises:
-            AgentError: ``telemetry_timeout`` when a driver or a disk hangs; what was measured before goes on ageing.
+            AgentError: ``telemetry_timeout`` when a driver or a disk hangs, ``telemetry_failed`` when one answers as
+                nobody foresaw; what was measured before goes on ageing.
         """
         ...
 

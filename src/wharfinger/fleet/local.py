@@ -103,7 +103,8 @@ class LocalAgent:
         """Measure the node now. Callers that ask at the same time share one measurement.
 
         Raises:
-            AgentError: ``telemetry_timeout`` when it takes longer than 5 s. No other is started while it hangs.
+            AgentError: ``telemetry_timeout`` when it takes longer than 5 s, and no other is started while it hangs;
+                ``telemetry_failed``.
         """
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._measure())
@@ -123,6 +124,13 @@ class LocalAgent:
                 f"node {self._node_id} could not be measured within {_ANSWER_S:g} s: a driver or the disk of "
                 f"{self._data_dir} hangs; look at the system's log, and restart the machine if it stays",
             ) from None
+        except Exception as error:
+            # A driver or a library answers as nobody foresaw: that is this node's trouble, not that of who asks for all.
+            _log.error("telemetry_failed", node_id=self._node_id, exc_info=error)
+            raise AgentError(
+                "telemetry_failed",
+                f"node {self._node_id} could not be measured ({type(error).__name__}); its log has the details",
+            ) from error
 
     async def has_files(self, paths: tuple[str, ...]) -> tuple[bool, ...]:
         """Whether each of ``paths`` is a file on this node now; one that cannot be looked at is not.

@@ -72,3 +72,16 @@ def signal_group(group_id: int, number: signal.Signals) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def reap_group(group_id: int) -> None:
+    """Take the exit statuses of a group's ended processes that became children of this one.
+
+    Whoever is process 1 of its container inherits every orphan, and an orphan nobody waits for stays a zombie. The
+    group's leader must have been waited for already.
+    """
+    try:
+        while os.waitpid(-group_id, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return  # none of them is ours: the usual case

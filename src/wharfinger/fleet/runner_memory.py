@@ -76,10 +76,13 @@ def _resident_bytes(pid: int) -> int | None:
     try:
         leader = psutil.Process(pid)
         members = [leader, *leader.children(recursive=True)]
-    except psutil.NoSuchProcess:
+    except (
+        psutil.Error,
+        OSError,
+    ):  # psutil lets a plain OSError through when a process ends while it is read
         return None
     total = 0
     for member in members:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error, OSError):
             total += member.memory_info().rss
     return total

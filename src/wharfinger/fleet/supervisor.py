@@ -33,7 +33,7 @@ from wharfinger.engines.environment import engine_environment
 from wharfinger.engines.ports import LOOPBACK
 from wharfinger.fleet.agent import AgentError, RunnerReport, RunnerSpec, RunnerState, StopDeadlines
 from wharfinger.fleet.failure import Failure, explained
-from wharfinger.fleet.process_group import ProcessIdentity, group_members, signal_group
+from wharfinger.fleet.process_group import ProcessIdentity, group_members, reap_group, signal_group
 from wharfinger.fleet.readiness import NotServing, prove
 from wharfinger.fleet.runner_log import LogPump, RunnerLog
 
@@ -328,6 +328,7 @@ class Supervisor:
                 signal_group(identity.pid, signal.SIGKILL)
                 await asyncio.sleep(_STRAY_POLL_S)
             elif self._log_ended.is_set():
+                reap_group(identity.pid)
                 return
 
     async def _finish(self, exit_code: int) -> None:

@@ -230,6 +230,23 @@ def test_23_an_unplugged_host_is_not_idle() -> None:
     assert refused.message == "0/1 nodes can run this: 1 unreachable"
 
 
+def test_30_a_long_window_of_compressed_attention_is_not_refused() -> None:
+    """omlx #2521: 81 GB predicted for a prompt of 200k tokens that really ran. The cache is the latent's.
+
+    61 layers of 512 + 64 elements in 16 bits are 70,272 bytes a token, 13.1 GiB in all; the same layers taken for 8
+    full heads of 128 would be 46.5 GiB. What a run measured is not fed back: see docs/placement.md.
+    """
+    latent = LayerGeometry(kind=LayerKind.LATENT, latent_dim=512, rope_dim=64)
+    full = card(n_layers=61, layer_mib=400, context_length=262144, kv_heads=8)
+    compressed = full.model_copy(update={"layers": (latent,) * 61})
+    node = fleet(mac("a", 64))
+    chosen = best(plan(node, compressed, ask(context_tokens=200_192)))
+    cache = {part.name: part.size_bytes for part in chosen.ranks[0].charges[0].parts}["kv_cache"]
+    assert cache == 200_192 * 61 * 576 * 2
+    assert chosen.kv_bytes_per_token == 70_272
+    assert code(plan(node, full, ask(context_tokens=200_192))) == "context_too_large"
+
+
 def test_31_room_for_the_cache_is_part_of_fitting() -> None:
     """omlx #947: a 28 GB model on 32 GB loaded without room for its cache and died on the first long prompt."""
     assert code(plan(fleet(mac("a", 32)), card(n_layers=56, layer_mib=512), ask())) == "memory_short"

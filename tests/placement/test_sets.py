@@ -147,10 +147,3 @@ def test_jaccl_finds_a_wider_mesh_when_the_narrowest_width_has_none() -> None:
     assert set(best(plan(fleet(*members, links=links), model, ask())).node_ids) == {"d", "e"}
     chosen = best(plan(fleet(*members, links=links), model, ask(meta=InstanceMeta.JACCL)))
     assert set(chosen.node_ids) == {"a", "b", "c"}
-
-
-def test_classifier_free_guidance_is_a_plain_pipeline() -> None:
-    """Vector 18 of 6.4 has two branches at even widths. That shape is not made; the plain pipeline is, and fits."""
-    pair = fleet(mac("a"), mac("b"), links=mesh("a", "b"))
-    chosen = best(plan(pair, card(uses_cfg=True), ask(min_nodes=2)))
-    assert [(rank.start_layer, rank.end_layer) for rank in chosen.ranks] == [(0, 16), (16, 32)]

@@ -28,7 +28,9 @@ from wharfinger.placement.types import PlanRequest
         (4, (5, 5, 5), (2, 1, 1)),
     ],
 )
-def test_largest_remainder_vectors(layers: int, weights: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_v19_largest_remainder_vectors(
+    layers: int, weights: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
     """Instances notes 2.5, extreme imbalance and ties (earlier ranks first)."""
     assert largest_remainder(layers, weights) == expected
 
@@ -44,7 +46,7 @@ def test_largest_remainder_vectors(layers: int, weights: tuple[int, ...], expect
         (4, (5, -1), "must not be negative"),
     ],
 )
-def test_largest_remainder_errors(layers: int, weights: tuple[int, ...], message: str) -> None:
+def test_v19_largest_remainder_errors(layers: int, weights: tuple[int, ...], message: str) -> None:
     """Instances notes 6.4.19."""
     with pytest.raises(ValueError, match=message):
         largest_remainder(layers, weights)

@@ -1,4 +1,7 @@
-"""The ready-made vectors of the instances notes, 6.4, that concern placement. Numbers in the names are theirs."""
+"""The ready-made vectors of the instances notes, 6.4, that concern placement. Numbers in the names are theirs.
+
+19 is where layers are cut; 21 to 24 and 26 concern running: docs/placement.md says what stands in their place.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from support.fleets import GIB, ask, card, cpu_server, fleet, gpu_server, mac, mesh
+from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
 from wharfinger.placement.planner import plan
 from wharfinger.placement.types import (
     DeviceFacts,
@@ -98,6 +102,43 @@ def test_v05_rdma_mesh_of_three() -> None:
     assert all(name for i, row in enumerate(matrix) for j, name in enumerate(row) if i != j)
     assert best.coordinators[best.node_ids[0]] == ("0.0.0.0", best.port)
     assert set(best.coordinators) == set(names)
+
+
+def test_v06_the_window_is_stamped_by_the_planner_and_an_exact_placement_is_stamped_anew() -> None:
+    """6. What a client asks for is a cap: less is kept, more is lowered to what the planner gives."""
+    model = card(context_length=16384)
+    planned = plan(fleet(mac("a")), model, ask()).best
+    assert planned is not None
+    assert planned.context_tokens == planned.max_context_tokens == 16384
+    for given, stamped in ((4096, 4096), (16384, 16384), (1048576, 16384)):
+        placement = ExactPlacement((ExactShard("a", 0, 32),), context_tokens=given)
+        checked = check_exact(fleet(mac("a")), model, placement, ask()).best
+        assert checked is not None
+        assert checked.context_tokens == stamped
+
+
+@pytest.mark.parametrize(
+    ("node", "tag", "context_length", "stamped"),
+    [
+        (mac("a"), "mlx-metal", 65536, 65536),
+        (cpu_server("a"), "llama_cpp-cpu", 65536, 32768),
+        (cpu_server("a"), "llama_cpp-cpu", 4096, 4096),
+        (mac("a"), "mlx-metal", 0, 356864),
+    ],
+)
+def test_v06_an_instance_without_a_window_is_given_one(
+    node: NodeFacts, tag: str, context_length: int, stamped: int
+) -> None:
+    """6, back-fill of an old instance, which here is an exact placement without a window.
+
+    MLX gets the card's. Published: 8,192 for engines that reserve theirs; right: the fleet's default where it fits.
+    Published: a card that names no window leaves the instance without one; right: what memory holds, and flagged.
+    """
+    model = card(layer_mib=100, context_length=context_length, backends=(tag,))
+    checked = check_exact(fleet(node), model, ExactPlacement((ExactShard("a", 0, 32),)), ask()).best
+    assert checked is not None
+    assert checked.context_tokens == stamped
+    assert ("context_length_unknown" in checked.flags) is (context_length == 0)
 
 
 def test_v07_the_backend_is_stamped_and_unknown_engines_are_pending() -> None:
@@ -230,6 +271,17 @@ def test_v17_ring_hosts_and_a_missing_path() -> None:
     line = [*mesh("a", "b"), *mesh("b", "c")]
     broken = plan(fleet(mac("a"), mac("b"), mac("c"), links=line), card(), ask(min_nodes=3))
     assert code(broken) == "link_missing"
+
+
+@pytest.mark.parametrize(("width", "cut"), [(2, [0, 16]), (3, [0, 11, 22]), (4, [0, 8, 16, 24])])
+def test_v18_classifier_free_guidance_is_a_plain_pipeline(width: int, cut: list[int]) -> None:
+    """18. Published: two branches at 2 and 4 nodes, a plain pipeline at 3. That shape is not made: see the page."""
+    names = ("a", "b", "c", "d")[:width]
+    members = fleet(*(mac(name) for name in names), links=mesh(*names))
+    best = plan(members, card(uses_cfg=True), ask(min_nodes=width)).best
+    assert best is not None
+    assert [rank.start_layer for rank in best.ranks] == cut
+    assert best.ranks[-1].end_layer == 32
 
 
 def test_v20_preference_order() -> None:

@@ -35,6 +35,7 @@ from wharfinger.store.database import Database
 from wharfinger.store.migrate import upgrade
 from wharfinger.web.routes import router as web_router
 from wharfinger.workflows.control import ControlPlane
+from wharfinger.workflows.fleet_view import hosted_elsewhere
 from wharfinger.workflows.loops import forever
 
 ACCESS_REFRESH_S = 1.0
@@ -171,6 +172,7 @@ async def running(
                 settings.data_dir, node_name=settings.node_name, memory_cap_bytes=settings.node_memory_cap
             )
             await agent.start()
+            await _check_sole_host(settings, database, agent)
         except (SecretFileError, AgentError) as error:
             raise StartError(str(error)) from error
         except DatabaseError as error:
@@ -199,6 +201,24 @@ async def running(
             host, port = listener.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             yield Started(f"http://{shown}:{port}", control, first_key, stop)
+
+
+async def _check_sole_host(settings: Settings, database: Database, agent: LocalAgent) -> None:
+    """Refuse to host a node that another replica hosts: each would end the other's work.
+
+    Raises:
+        StartError: this data directory is a copy of one in use.
+    """
+    if database.is_sqlite:
+        return  # one file, of one control plane
+    name = await hosted_elsewhere(database, await agent.report())
+    if name is not None:
+        await agent.close()
+        raise StartError(
+            f"node {agent.node_id} is hosted by a control plane that runs on {name!r}, so the data directory "
+            f"{settings.data_dir} is a copy of the one in use there. Delete {settings.data_dir / 'node_id'} to make "
+            "this machine a node of its own, or stop the other."
+        )
 
 
 def _open_database(settings: Settings) -> Database:

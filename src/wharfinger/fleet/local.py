@@ -125,7 +125,7 @@ class LocalAgent:
                 f"{self._data_dir} hangs; look at the system's log, and restart the machine if it stays",
             ) from None
         except Exception as error:
-            # A driver or a library answers as nobody foresaw: that is this node's trouble, not that of who asks for all.
+            # A driver or a library did what nobody foresaw: this node's trouble, not that of whoever asks for all.
             _log.error("telemetry_failed", node_id=self._node_id, exc_info=error)
             raise AgentError(
                 "telemetry_failed",

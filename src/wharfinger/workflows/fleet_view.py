@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from wharfinger.store.tables import nodes, reservations
 from wharfinger.workflows.facts import PRUNE_AFTER_S, node_facts
 
 HEARTBEAT_S = 5.0
+_LOOK_AGAIN_S = 0.5
 FORGET_AFTER_S = 7 * 86400.0
 """A lost node on which no memory is reserved is dropped altogether when it was not heard of for this long."""
 
@@ -168,3 +170,33 @@ async def prune_nodes(connection: AsyncConnection) -> int:
         nodes.c.node_id.not_in(select(reservations.c.node_id)),
     )
     return (await connection.execute(gone)).rowcount
+
+
+async def hosted_elsewhere(database: Database, report: NodeReport) -> str | None:
+    """The name under which another live control plane hosts the node of ``report``; ``None`` when none does.
+
+    A node id is copied together with its data directory. A record under another name may also be this machine's own,
+    from before it was renamed; it is another's when it goes on being renewed, and that is waited for.
+    """
+    row = await _record_of(database, report.node_id)
+    until = time.monotonic() + 2 * HEARTBEAT_S
+    while (
+        row is not None
+        and row.report["name"] != report.name
+        and row.now - row.seen_at < timedelta(seconds=2 * HEARTBEAT_S)
+    ):
+        if time.monotonic() > until:
+            return None
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        later = await _record_of(database, report.node_id)
+        if later is not None and later.seen_at != row.seen_at:
+            return str(later.report["name"])
+    return None
+
+
+async def _record_of(database: Database, node_id: str) -> Any:
+    query = select(nodes.c.report, nodes.c.seen_at, database.now().label("now")).where(
+        nodes.c.node_id == node_id
+    )
+    async with database.read() as connection:
+        return (await connection.execute(query)).one_or_none()

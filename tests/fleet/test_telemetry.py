@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import psutil
+import pynvml
 import pytest
 
 from wharfinger.engines.control_groups import group_directories
@@ -205,6 +206,10 @@ def test_amd_devices_come_from_the_drivers_files(tmp_path: Path) -> None:
     assert missing == {"devices.2.utilisation_percent": "the amdgpu driver does not show it"}
 
 
-def test_a_missing_nvml_is_a_reason_and_not_a_crash() -> None:
-    devices, missing = Nvidia().measure(64 * GIB)
-    assert devices or missing["devices.nvidia"]
+def test_a_missing_nvml_is_a_reason_and_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", not_found)
+    reason = "NVML is not available: NVML Shared Library Not Found"
+    assert Nvidia().measure(64 * GIB) == ((), {"devices.nvidia": reason})

@@ -54,6 +54,12 @@ def test_a_wrong_key_is_401_and_not_repeated(visitor: httpx.Client, server: Serv
     assert "wharf_unknown" not in server.log.read_text()
 
 
+def test_where_the_key_lies_is_told_to_nobody_beyond_a_proxy(visitor: httpx.Client, server: Server) -> None:
+    assert str(server.data_dir) in visitor.get("/login").text
+    for passed_on in ({"X-Forwarded-Proto": "https"}, {"Host": "wharf.example"}):
+        assert str(server.data_dir) not in visitor.get("/login", headers=passed_on).text
+
+
 def test_a_login_is_small(visitor: httpx.Client, server: Server) -> None:
     origin = {"Origin": server.url}
     assert visitor.post("/login", data={"key": "k" * 5000}, headers=origin).status_code == 413

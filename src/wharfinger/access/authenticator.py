@@ -8,12 +8,10 @@ from http.cookies import CookieError, SimpleCookie
 
 from wharfinger.access.keys import KeyStore
 from wharfinger.access.principals import ANONYMOUS_ADMIN, Principal
-from wharfinger.access.rules import Headers, host_name, same_origin, text_headers
+from wharfinger.access.rules import Headers, is_local, same_origin, text_headers
 from wharfinger.access.sessions import SessionStore
-from wharfinger.settings import is_loopback
 
 SESSION_COOKIE = "wharf_session"
-_OF_PROXIES = frozenset({"forwarded", "via", "x-real-ip"})
 
 
 class Authenticator:
@@ -30,9 +28,9 @@ class Authenticator:
 
     def authenticate(self, headers: Headers) -> Principal | None:
         """The caller, or ``None``. A cookie is worth nothing in a request that another site's page made."""
-        named = text_headers(headers)
         if self.disabled:
-            return ANONYMOUS_ADMIN if _is_local(named) else None
+            return ANONYMOUS_ADMIN if is_local(headers) else None
+        named = text_headers(headers)
         authorization = named.get("authorization")
         if authorization is not None:
             scheme, _, key = authorization.partition(" ")
@@ -59,15 +57,3 @@ class Authenticator:
         session = self.sessions.read(morsel.value) if morsel else None
         principal = self.keys.by_id(session.key_id) if session else None
         return replace(principal, session=session) if principal else None
-
-
-def _is_local(named: dict[str, str]) -> bool:
-    """Whether a request without any key may be let in: sent to a loopback name, by no proxy and no foreign web page.
-
-    A foreign name that resolves here (DNS rebinding) is no loopback name; plain clients send no ``Origin``. What a
-    proxy on this machine passes on may come from anywhere.
-    """
-    host, origin = named.get("host", ""), named.get("origin")
-    if any(name in _OF_PROXIES or name.startswith("x-forwarded-") for name in named):
-        return False
-    return is_loopback(host_name(host)) and (origin is None or same_origin(origin, host))

@@ -1,4 +1,4 @@
-"""The rules all front ends share: the role an act wants, and what a page of another site may not make a browser do."""
+"""The rules all front ends share: the role an act wants, and which requests another site or a proxy may have sent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from wharfinger.access.principals import Principal, Role
+from wharfinger.settings import is_loopback
 
 Headers = Iterable[tuple[bytes, bytes]]
 """ASGI's: lower-case names, raw bytes."""
 
 _READING = frozenset({"GET", "HEAD"})
+_OF_PROXIES = frozenset({"forwarded", "via", "x-real-ip"})
 
 
 class Forbidden(Exception):
@@ -56,10 +58,10 @@ def require_same_origin(method: str, headers: Headers) -> None:
 
 def same_origin(origin: str | None, host: str | None) -> bool:
     """Whether an ``Origin`` is that of our own pages. No origin is not ours."""
-    return bool(origin) and bool(host) and netloc(origin or "") == host
+    return bool(origin) and bool(host) and _netloc(origin or "") == host
 
 
-def netloc(url: str) -> str:
+def _netloc(url: str) -> str:
     """Host and port of a URL as it is written; nothing when it is none."""
     try:
         return urlsplit(url).netloc
@@ -67,7 +69,21 @@ def netloc(url: str) -> str:
         return ""
 
 
-def host_name(host: str) -> str:
+def is_local(headers: Headers) -> bool:
+    """Whether somebody on this machine asks, as far as headers can tell: by a loopback name, through no proxy, from no
+    page of another site.
+
+    A foreign name that resolves here (DNS rebinding) is no loopback name; plain clients send no ``Origin``. What a
+    proxy on this machine passes on may come from anywhere.
+    """
+    named = text_headers(headers)
+    if any(name in _OF_PROXIES or name.startswith("x-forwarded-") for name in named):
+        return False
+    host, origin = named.get("host", ""), named.get("origin")
+    return is_loopback(_host_name(host)) and (origin is None or same_origin(origin, host))
+
+
+def _host_name(host: str) -> str:
     """The name or address in a ``Host`` header, without its port; nothing when there is none."""
     try:
         return urlsplit(f"//{host}").hostname or ""

@@ -10,6 +10,7 @@ from fastapi.responses import RedirectResponse
 from wharfinger.access.authenticator import SESSION_COOKIE, Authenticator
 from wharfinger.access.callers import Operator, Viewer
 from wharfinger.access.keys import ADMIN_KEY_FILE
+from wharfinger.access.rules import is_local
 from wharfinger.access.sessions import SESSION_LIFETIME_S
 from wharfinger.settings import is_loopback
 from wharfinger.web.rendering import page
@@ -39,7 +40,7 @@ async def login_form(request: Request, control: Control, auth: Auth) -> Response
     """The form; who is signed in already goes on to the dashboard."""
     if auth.authenticate(request.scope["headers"]) is not None:
         return RedirectResponse("/", status_code=303)
-    return _login_page(control)
+    return _login_page(request, control)
 
 
 @router.post("/login")
@@ -48,7 +49,7 @@ async def login(request: Request, control: Control, auth: Auth) -> Response:
     key = (await request.form()).get("key", "")
     principal = auth.keys.check(key.strip()) if isinstance(key, str) else None
     if principal is None:
-        return _login_page(control, error="This key is unknown or revoked.", status_code=401)
+        return _login_page(request, control, error="This key is unknown or revoked.", status_code=401)
     response = RedirectResponse("/", status_code=303)
     response.set_cookie(
         SESSION_COOKIE,
@@ -71,8 +72,11 @@ async def logout(viewer: Viewer, auth: Auth) -> Response:
     return response
 
 
-def _login_page(control: ControlPlane, error: str | None = None, status_code: int = 200) -> Response:
-    """Where the key file lies is told in full only where nobody but this machine's users can read it."""
+def _login_page(
+    request: Request, control: ControlPlane, error: str | None = None, status_code: int = 200
+) -> Response:
+    """Where the key file lies is told in full only to this machine's own users."""
     settings = control.settings
-    key_file = settings.data_dir.absolute() / ADMIN_KEY_FILE if is_loopback(settings.host) else None
+    ours = is_loopback(settings.host) and is_local(request.scope["headers"])
+    key_file = settings.data_dir.absolute() / ADMIN_KEY_FILE if ours else None
     return page("login.html", {"key_file": key_file, "error": error}, status_code)

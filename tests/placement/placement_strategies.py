@@ -47,6 +47,8 @@ def nodes(draw: st.DrawFn, name: str, kinds: tuple[str, ...]) -> NodeFacts:
         node = replace(node, memory_cap_bytes=draw(st.integers(4, 30)) * GIB)
     if draw(st.integers(0, 14)) == 0:
         node = replace(node, ram_available_bytes=None)
+    if node.devices and draw(st.integers(0, 9)) == 0:
+        node = replace(node, devices=(replace(node.devices[0], used_bytes=None), *node.devices[1:]))
     return node
 
 
@@ -113,7 +115,7 @@ def cards(draw: st.DrawFn) -> ModelCard:
 REQUESTS = st.builds(
     PlanRequest,
     sharding=st.sampled_from(Sharding),
-    meta=st.sampled_from([InstanceMeta.RING, InstanceMeta.JACCL]),
+    meta=st.sampled_from(InstanceMeta),
     min_nodes=st.integers(1, 3),
     excluded_node_ids=st.sets(st.sampled_from(["n0", "n4"]), max_size=1).map(frozenset),
     context_tokens=st.sampled_from([None, None, 2048, 16384]),

@@ -26,7 +26,7 @@ def no_engine_left(server: Server) -> None:
 
 def wait_phase(server: Server, operation_id: str, phase: str) -> None:
     """Until the launch has an event whose message or state names the phase."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     with server.client() as client:
         while True:
             events = client.get(f"/api/v1/operations/{operation_id}/events").json()["events"]

@@ -24,7 +24,7 @@ def held_launch(server: Server) -> Iterator[dict[str, Any]]:
     """A launch that comes no further, because its engine was stopped while it starts."""
     before = set(server.engine_pids())
     answer = server.launch(512)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (pids := set(server.engine_pids()) - before):
         assert time.monotonic() < deadline, "no engine was started"
         time.sleep(0.005)

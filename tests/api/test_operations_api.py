@@ -23,7 +23,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
 @pytest.fixture
 def recurring(client: httpx.Client) -> dict[str, object]:
     """One operation of the schedule, which every control plane submits at its start; ended."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = client.get(PATH, params={"all": "true", "state": "succeeded"}).json()["operations"]
         scheduled = [operation for operation in found if operation["resource_type"] == "schedule"]

@@ -86,7 +86,7 @@ def test_data_directory_is_not_writable(tmp_path: Path) -> None:
         command,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={**os.environ, "HOME": "/nonexistent"},
         check=False,
     )

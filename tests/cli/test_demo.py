@@ -29,7 +29,7 @@ def test_an_unexpected_error_ends_the_demo_with_exit_code_1(tmp_path: Path, erro
         env={**os.environ, "WHARF_DATA_DIR": str(tmp_path / "data")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert result.returncode == 1, result.stderr

@@ -1,7 +1,7 @@
 """A process that runs a local agent and signals itself when its runner is in a wanted state.
 
 Arguments: DATA_DIR MODEL_PATH STATE SIGNAL [fork]. ``STATE`` is a runner state or ``spawned``. Prints the runner's
-pid first. With ``fork`` a child that inherits every pipe outlives it by some seconds.
+pid first. With ``fork`` a child that inherits every pipe outlives it; its pid comes second.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ async def main(data_dir: str, model_path: str, wanted: str, number: int, fork: b
 
 
 def leave_a_child() -> None:
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.closerange(0, 3)
-        time.sleep(10)
+        time.sleep(60)
         os._exit(0)
+    os.write(1, f"{child}\n".encode())
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ def die_in(
     deadline = time.monotonic() + GRACE_S
     while (left := group_members(identity)) and time.monotonic() < deadline:
         time.sleep(0.01)
+    for line in process.stdout:
+        os.kill(int(line), signal.SIGKILL)  # the stray child, which was there all the time
     return exit_code, left
 
 

@@ -306,7 +306,7 @@ async def test_waiting_costs_no_attempt_and_says_so_once(store: WorkStore, harne
         [again] = await store.claim(offer())
         assert again.lease is not None
         lease = again.lease
-    assert 24.9 < again.waited_s < 30
+    assert 24.9 < again.waited_s < 60
     assert await event_types(store, operation.operation_id) == ["submitted", "claimed", "waiting"]
 
 

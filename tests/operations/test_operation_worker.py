@@ -470,7 +470,7 @@ async def test_affinity_is_honoured(store: WorkStore) -> None:
 
 
 async def test_local_work_starts_without_waiting_for_a_poll(store: WorkStore) -> None:
-    async with working(store, Recorded(raising()), poll_s=3600), asyncio.timeout(15):
+    async with working(store, Recorded(raising()), poll_s=3600), asyncio.timeout(60):
         operation = await reached(store, await submitted(store))
     assert operation.state is State.SUCCEEDED
 

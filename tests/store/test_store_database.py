@@ -86,7 +86,7 @@ async def test_read_then_write_loses_no_race(database: Database) -> None:
 
 
 async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
-    async with database.begin() as connection, asyncio.timeout(10):
+    async with database.begin() as connection, asyncio.timeout(30):
         await connection.execute(put("a"))
         assert await count(database) == 0
     assert await count(database) == 1

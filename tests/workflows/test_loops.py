@@ -23,7 +23,7 @@ async def test_a_loop_goes_on_after_a_fault(fault: Exception) -> None:
         recovered.set()
 
     task = asyncio.create_task(forever("test", step, 0.01))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await recovered.wait()
     assert not task.done()
     task.cancel()

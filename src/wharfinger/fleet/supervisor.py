@@ -97,11 +97,20 @@ class Supervisor:
         """Start the process; returns as soon as it exists.
 
         Raises:
-            AgentError: ``spawn_failed`` when the system refuses another process.
+            AgentError: ``spawn_failed`` when the system refuses another process, thread or descriptor.
         """
         loop = asyncio.get_running_loop()
-        status_read, status_write = os.pipe()
-        log_read, log_write = os.pipe()
+        try:
+            (status_read, status_write), (log_read, log_write) = _two_pipes()
+        except OSError as error:
+            raise _not_spawned(error) from error
+        try:
+            # First, because it takes a thread: without one, nobody would empty a living runner's log pipe.
+            LogPump(log_read, self.log, lambda: _from_thread(loop, self._log_ended))
+        except RuntimeError as error:
+            for descriptor in (status_read, status_write, log_read, log_write):
+                os.close(descriptor)
+            raise _not_spawned(error) from error
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -115,18 +124,14 @@ class Supervisor:
                 env=engine_environment(),
                 start_new_session=True,
             )
-        except BaseException as error:  # a cancelled start, too, must not keep the pipes
+        except BaseException as error:  # a cancelled start, too, must not keep the pipe
             os.close(status_read)
-            os.close(log_read)
             if isinstance(error, OSError):
-                raise AgentError(
-                    "spawn_failed", f"the runner's process could not be started: {error}"
-                ) from error
+                raise _not_spawned(error) from error
             raise
         finally:
             os.close(status_write)
             os.close(log_write)
-        LogPump(log_read, self.log, lambda: _from_thread(loop, self._log_ended))
         self._update(pid=self._process.pid)
         status = asyncio.create_task(self._follow_status(self._process, status_read))
         drive = asyncio.create_task(self._drive(self._process))
@@ -361,6 +366,25 @@ class Supervisor:
         self._report = self._report.model_copy(update=values)
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    """Both or none.
+
+    Raises:
+        OSError: no descriptors are left.
+    """
+    first = os.pipe()
+    try:
+        return first, os.pipe()
+    except OSError:
+        for descriptor in first:
+            os.close(descriptor)
+        raise
+
+
+def _not_spawned(error: OSError | RuntimeError) -> AgentError:
+    return AgentError("spawn_failed", f"the runner's process could not be started: {error}")
 
 
 def _broke(task: asyncio.Task[None]) -> bool:

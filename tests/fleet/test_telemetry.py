@@ -8,6 +8,7 @@ import platform
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pynvml
@@ -213,3 +214,73 @@ def test_a_missing_nvml_is_a_reason_and_not_a_crash(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pynvml, "nvmlInit", not_found)
     reason = "NVML is not available: NVML Shared Library Not Found"
     assert Nvidia().measure(64 * GIB) == ((), {"devices.nvidia": reason})
+
+
+class FakeNvml:
+    """NVML's answers for one device; ``memory`` is an error or (total, used)."""
+
+    NVMLError = pynvml.NVMLError
+    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
+
+    def __init__(self, name: str, capability: tuple[int, int], memory: int | tuple[int, int]) -> None:
+        self.name, self.capability, self.memory = name, capability, memory
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, _: int) -> str:
+        return self.name
+
+    def nvmlDeviceGetCudaComputeCapability(self, _: int) -> tuple[int, int]:
+        return self.capability
+
+    def nvmlDeviceGetMemoryInfo(self, _: int) -> SimpleNamespace:
+        if isinstance(self.memory, int):
+            raise pynvml.NVMLError(self.memory)
+        return SimpleNamespace(total=self.memory[0], used=self.memory[1])
+
+    def nvmlDeviceGetUtilizationRates(self, _: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=7)
+
+    def nvmlDeviceGetTemperature(self, _: int, __: int) -> int:
+        return 41
+
+    def nvmlDeviceGetPowerUsage(self, _: int) -> int:
+        return 11170
+
+
+@pytest.mark.parametrize(
+    ("nvml", "kind", "total", "used", "missing"),
+    [
+        (FakeNvml("NVIDIA L4", (8, 9), (24 * GIB, GIB)), "discrete", 24 * GIB, GIB, None),
+        (FakeNvml("NVIDIA GB10", (12, 1), (120 * GIB, GIB)), "gb10", 120 * GIB, GIB, None),
+        (
+            FakeNvml("NVIDIA GB10", (12, 1), pynvml.NVML_ERROR_NOT_SUPPORTED),
+            "gb10",
+            122 * GIB,
+            None,
+            "unified memory: see ram_available_bytes",
+        ),
+        (FakeNvml("NVIDIA GB10", (12, 1), pynvml.NVML_ERROR_UNKNOWN), "gb10", None, None, "Unknown Error"),
+        (
+            FakeNvml("NVIDIA L4", (8, 9), pynvml.NVML_ERROR_NOT_SUPPORTED),
+            "discrete",
+            None,
+            None,
+            "Not Supported",
+        ),
+    ],
+    ids=["card", "gb10", "gb10 without a count", "gb10 unread", "card unread"],
+)
+def test_nvidia_memory(
+    nvml: FakeNvml, kind: str, total: int | None, used: int | None, missing: str | None
+) -> None:
+    nvidia = Nvidia()
+    nvidia._nvml = nvml
+    (device,), reasons = nvidia.measure(122 * GIB)
+    assert (device.memory_kind, device.total_bytes, device.used_bytes) == (kind, total, used)
+    assert reasons.get("devices.0.memory") == missing
+    assert (device.compute_capability, device.power_watts) == (".".join(map(str, nvml.capability)), 11.17)

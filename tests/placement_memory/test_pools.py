@@ -112,6 +112,16 @@ def test_gb10_takes_the_smallest_of_three() -> None:
     assert sizes(node(busy, total=120, available=110), "vllm-cuda") == [20.0]
 
 
+def test_gb10_whose_driver_counts_no_memory_goes_by_the_ram() -> None:
+    """``nvmlDeviceGetMemoryInfo`` answers "Not Supported" on a DGX Spark; telemetry then tells the RAM as the total."""
+    device = DeviceFacts(0, "NVIDIA GB10", "cuda", MemoryKind.GB10, 120 * GIB, None)
+    assert sizes(node(device, total=120, available=110), "vllm-cuda") == [90.0]
+    assert sizes(node(device, total=120, available=60), "vllm-cuda") == [44.0]
+    unread = replace(device, total_bytes=None)
+    (pool,) = usable(node(unread, total=120, available=60), "vllm-cuda", ())
+    assert (pool.usable_bytes, pool.missing) == (None, ("devices[0].total_bytes",))
+
+
 def test_cpu_engines_use_ram_also_on_a_gpu_machine() -> None:
     machine = node(gpu(), total=64, available=60)
     assert sizes(machine, "llama_cpp-cpu") == [48.0]

@@ -14,6 +14,8 @@ from wharfinger.fleet.agent import DeviceReport
 _NVML_RETRY_S: Final = 60.0
 _GB10_SHARE: Final = (0.90, 1.10)
 """A GB10 reports its unified memory as VRAM: between these shares of the node's RAM."""
+_NOT_SUPPORTED: Final = "Not Supported"
+"""NVML's words for ``NVML_ERROR_NOT_SUPPORTED``."""
 _AMD_VENDOR: Final = "0x1002"
 
 
@@ -91,12 +93,17 @@ class Nvidia:
         milliwatts = ask("power_watts", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         total_bytes = None if memory is None else int(memory.total)
         version = None if capability is None else f"{capability[0]}.{capability[1]}"
+        kind = nvidia_memory_kind(name, version, total_bytes, ram_bytes)
+        if kind == "gb10" and missing.get(f"devices.{index}.memory") == _NOT_SUPPORTED:
+            # Drivers keep no count of their own for memory that is the system's (seen with 580.126 and 580.173).
+            total_bytes = ram_bytes
+            missing[f"devices.{index}.memory"] = "unified memory: see ram_available_bytes"
         return DeviceReport(
             index=index,
             name=name,
             vendor="nvidia",
             compute="cuda",
-            memory_kind=nvidia_memory_kind(name, version, total_bytes, ram_bytes),
+            memory_kind=kind,
             total_bytes=total_bytes,
             used_bytes=None if memory is None else int(memory.used),
             compute_capability=version,

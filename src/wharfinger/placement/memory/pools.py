@@ -9,7 +9,7 @@ observed use, and charge nothing twice.
 discrete   min(total - used, 0.90 total)
 apple      min(available, 0.75 total) of RAM
 apu        min(VRAM free, 0.90 VRAM) + min(max(0, available - 16 GiB), GTT)
-gb10       min(total - used, available - 16 GiB, 0.75 RAM total)
+gb10       min(total - used, available - 16 GiB, 0.75 RAM total); without the first where the driver counts no use
 system     min(available, 0.75 total) of RAM
 =========  =====================================================================================
 
@@ -223,15 +223,16 @@ def _apu_pool(node: NodeFacts, device: DeviceFacts, claims: Claims) -> Pool:
 def _gb10_pool(node: NodeFacts, device: DeviceFacts, claims: Claims) -> Pool:
     total, used = device.total_bytes, device.used_bytes
     available, ram = node.ram_available_bytes, node.ram_total_bytes
-    if total is None or used is None or available is None or ram is None:
-        figures = {"total_bytes": total, "used_bytes": used}
-        return _missing(device.index, figures | {"ram_available_bytes": available, "ram_total_bytes": ram})
+    if total is None or available is None or ram is None:
+        figures = {"total_bytes": total, "ram_available_bytes": available, "ram_total_bytes": ram}
+        return _missing(device.index, figures)
     own = _of_ram(node, claims)
+    free = available - OS_HEADROOM_BYTES
     return _pool(
         node,
         claims,
         device.index,
-        free=min(total - used, available - OS_HEADROOM_BYTES) - own.unseen,
+        free=(free if used is None else min(total - used, free)) - own.unseen,
         cap=ram_cap(ram) - own.total,
         counted={
             "total_bytes": total,

@@ -60,7 +60,13 @@ def _disk(report: NodeReport) -> Iterable[HealthReason]:
 
 
 def _engines(report: NodeReport) -> Iterable[HealthReason]:
-    if not report.engines:
-        yield HealthReason(
-            "warn", "no_engine", "no engine found", "install one: pip install 'wharfinger[llama]'"
-        )
+    if report.engines:
+        return
+    reasons = [reason for fact, reason in sorted(report.missing.items()) if fact.startswith("engines.")]
+    broken = [reason for reason in reasons if not reason.startswith("not installed")]
+    if broken:
+        message, hint = f"no engine works: {'; '.join(broken)}", "repair its installation"
+    else:
+        message, hint = "no engine found", "install one: pip install 'wharfinger[llama]'"
+    # A node looks for engines when it starts.
+    yield HealthReason("warn", "no_engine", message, f"{hint}; then restart the node's control plane")

@@ -32,7 +32,10 @@ async def test_only_what_was_deleted_long_ago_is_dropped(control: Control) -> No
             await connection.execute(changed)
     operation, _ = await control.operations.submit(NewOperation(InstanceRetention.KIND, "schedule", "prune"))
     async with control.working():
-        assert (await reached(control.operations, operation.operation_id)).result == {"deleted": 1, "nodes": 0}
+        assert (await reached(control.operations, operation.operation_id)).result == {
+            "deleted": 1,
+            "nodes": 0,
+        }
     async with control.database.read() as connection:
         left = set((await connection.execute(select(instances.c.instance_id))).scalars())
         holding = set((await connection.execute(select(reservations.c.instance_id))).scalars())

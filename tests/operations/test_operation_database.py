@@ -89,7 +89,9 @@ async def test_a_conflict_leaves_the_callers_transaction_good(
 
 async def test_conflicts_name_the_operation_and_say_what_to_do(store: OperationStore) -> None:
     first, _ = await store.submit(new(idempotency_key="key-1"))
-    with pytest.raises(Conflict, match=rf"this idempotency key .* is operation {first.operation_id}; use a new key"):
+    with pytest.raises(
+        Conflict, match=rf"this idempotency key .* is operation {first.operation_id}; use a new key"
+    ):
         await store.submit(new("other", idempotency_key="key-1"))
     with pytest.raises(
         Conflict, match=rf"thing 'r' has unresolved work: operation {first.operation_id} \(k, pending\)"

@@ -145,6 +145,11 @@ def test_a_window_that_cannot_be_asked_for_is_named(signed_in: httpx.Client, wis
     assert f"context window &#39;{wish}&#39; is not accepted; give 256 to 1,048,576 tokens" in text
 
 
+def test_a_preview_names_the_layers_each_pool_holds(signed_in: httpx.Client) -> None:
+    text = signed_in.get("/ui/preview", params={"model": DEMO_MODEL_ID}).text
+    assert "layers 0-17</dt>" in text
+
+
 def test_an_unknown_model_names_the_closest(signed_in: httpx.Client) -> None:
     text = signed_in.get("/ui/preview", params={"model": "gemma-3-27b<i>"}).text
     assert DEMO_MODEL_ID in text

@@ -154,6 +154,8 @@ def _pool(charge: DeviceCharge, rank: RankPlan, node_names: Mapping[str, str]) -
         needed_bytes=needed,
         usable_bytes=usable,
         percent=min(100.0, round(100 * needed / usable, 2)) if usable else 100.0,
-        layers=f"{charge.start_layer}–{charge.end_layer}",
+        layers=f"layers {charge.start_layer}-{charge.end_layer - 1}"
+        if charge.end_layer > charge.start_layer
+        else "",
         parts=charge.parts,
     )

@@ -236,7 +236,7 @@ def _gb10_pool(node: NodeFacts, device: DeviceFacts, claims: Claims) -> Pool:
         cap=ram_cap(ram) - own.total,
         counted={
             "total_bytes": total,
-            "used_bytes": used,
+            **({} if used is None else {"used_bytes": used}),
             "ram_available_bytes": available,
             "ram_total_bytes": ram,
             "claimed_bytes": own.total,

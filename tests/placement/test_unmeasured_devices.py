@@ -108,6 +108,17 @@ def test_a_gpu_too_small_for_the_weights_is_not_awaited() -> None:
     assert "accelerator_not_measured" not in best.flags
 
 
+@pytest.mark.parametrize(("used_gib", "backend"), [(23, "llama_cpp-cpu"), (0, None)])
+def test_a_full_gpu_beside_an_unread_one_counts_with_what_is_free(used_gib: int, backend: str | None) -> None:
+    """36 GiB: of 24 and an unread 24, one GiB and 24 are too few, 24 and 24 may do."""
+    node = unread(gpu_server("a", (24, 24), backends=BOTH), 1, "used_bytes")
+    full = replace(node.devices[0], used_bytes=used_gib * GIB)
+    result = plan(
+        fleet(replace(node, devices=(full, node.devices[1]))), card(backends=BOTH, layer_mib=1152), ask()
+    )
+    assert (result.best.ranks[0].backend if result.best else None) == backend
+
+
 def test_an_accelerator_without_any_device_is_flagged() -> None:
     """An engine built for Vulkan on a GPU that nothing measures: waiting would never end."""
     node = cpu_server("a", backends=frozenset({"llama_cpp-vulkan", "llama_cpp-cpu"}))

@@ -21,7 +21,7 @@ from wharfinger.placement.workspace import NodePools, Workspace
 
 GIB = 1024**3
 FLAG_ACCELERATOR: Final = "accelerator_not_measured"
-"""The plan runs on the CPU though the node has an engine for an accelerator, of which it reports no device."""
+"""The plan runs on the CPU though the node has an engine for an accelerator: of no device for it the memory is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +68,43 @@ def gate(work: Workspace, node: NodeFacts, request: PlanRequest) -> str | None:
 def fit_node(work: Workspace, node: NodeFacts, request: PlanRequest) -> Fit | TagRefusal:
     """The node's most preferred backend that holds the whole model, or why none does.
 
-    Of several refusals the one nearest to a plan is told: missing facts, then the smallest shortage.
+    Of several refusals the one nearest to a plan is told: missing facts, then the smallest shortage; a device that was
+    not reported at all is the furthest.
     """
-    worst: TagRefusal | None = None
+    refused: list[TagRefusal] = []
     for tag in work.tags(node, request.backend):
         outcome = fit_tag(work, node, tag, work.goal(tag, request))
         if isinstance(outcome, Fit):
-            return outcome if worst is None else _unless_awaited(work, node, tag, worst, outcome)
-        if worst is None or _nearness(outcome) < _nearness(worst):
-            worst = outcome
-    return worst or TagRefusal(codes.ENGINE_MISSING, "")
+            return _unless_awaited(work, node, tag, refused, outcome)
+        refused.append(outcome)
+    if not refused:
+        return TagRefusal(codes.ENGINE_MISSING, "")
+    return min(refused, key=lambda refusal: _nearness(node, refusal))
 
 
 def _unless_awaited(
-    work: Workspace, node: NodeFacts, tag: str, refused: TagRefusal, fitted: Fit
+    work: Workspace, node: NodeFacts, tag: str, refused: Sequence[TagRefusal], fitted: Fit
 ) -> Fit | TagRefusal:
     """What fits on the CPU, unless an accelerator that comes first and may hold the model is only not measured yet.
 
     Falling through would silently give a slow plan for want of one sample. Where no device was reported at all,
-    waiting may never end, so that plan is made and flagged.
+    waiting may never end, so that plan is made and flagged. A measured device counts with what is usable of it, an
+    unread one whole.
     """
-    if refused.code != codes.MEMORY_UNKNOWN or backends.compute_of(tag) != CPU:
+    if backends.compute_of(tag) != CPU:
         return fitted
-    totals = memory.device_totals(node, refused.tag).values()
-    if not totals:
-        return replace(fitted, flags=(*fitted.flags, FLAG_ACCELERATOR))
-    if None not in totals and sum(total or 0 for total in totals) < work.weight_bytes(0, work.card.n_layers):
-        return fitted
-    return replace(refused, detail=f"{tag} would hold it, where it is asked for")
+    weights = work.weight_bytes(0, work.card.n_layers)
+    unreported = False
+    for refusal in refused:
+        if refusal.code != codes.MEMORY_UNKNOWN or backends.compute_of(refusal.tag) == CPU:
+            continue
+        totals = memory.device_totals(node, refusal.tag)
+        measured = {pool.device_index: pool.usable_bytes for pool in work.pools(node, refusal.tag).devices}
+        most = [measured.get(index, total) for index, total in totals.items()]
+        if most and (None in most or sum(each or 0 for each in most) >= weights):
+            return replace(refusal, detail=f"{tag} would hold it, where it is asked for")
+        unreported = unreported or not totals
+    return replace(fitted, flags=(*fitted.flags, FLAG_ACCELERATOR)) if unreported else fitted
 
 
 def awaits_device(work: Workspace, node: NodeFacts, tag: str, only: str | None) -> TagRefusal | None:
@@ -243,8 +252,9 @@ def _ruled_out(card: ModelCard, tag: str, devices: int) -> str:
     return "; ".join(f"{count} devices do not divide {', '.join(why)}" for count, why in reasons if why)
 
 
-def _nearness(refusal: TagRefusal) -> tuple[int, int]:
-    if refusal.code == codes.MEMORY_UNKNOWN:
+def _nearness(node: NodeFacts, refusal: TagRefusal) -> tuple[int, int]:
+    unreported = backends.compute_of(refusal.tag) != CPU and not memory.device_totals(node, refusal.tag)
+    if refusal.code == codes.MEMORY_UNKNOWN and not unreported:
         return (0, 0)
     if refusal.shortage is not None:
         return (1, refusal.shortage.short_by)

@@ -31,7 +31,11 @@ def node_facts(
     held_models: frozenset[str],
     active_requests: int | None = None,
 ) -> NodeFacts:
-    """Facts of one node. ``held_models`` are the ids of the models whose file it has."""
+    """Facts of one node. ``held_models`` are the ids of the models whose file it has.
+
+    A device whose size is not told is left out: each report is complete, so its driver does not say, and a plan must
+    not wait for what never comes.
+    """
     reachable = silent_s < UNREACHABLE_AFTER_S
     return NodeFacts(
         node_id=report.node_id,
@@ -41,7 +45,7 @@ def node_facts(
         ram_available_bytes=report.ram_available_bytes,
         disk_free_bytes=report.disk_free_bytes,
         memory_cap_bytes=report.memory_cap_bytes,
-        devices=tuple(_device_facts(device) for device in report.devices),
+        devices=tuple(_device_facts(device) for device in report.devices if device.total_bytes is not None),
         backends=frozenset(tag for engine in report.engines for tag in engine.backends),
         engine_builds=MappingProxyType(
             {engine.engine: build for engine in report.engines if (build := engine.build or engine.version)}

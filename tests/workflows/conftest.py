@@ -77,10 +77,16 @@ async def agent(tmp_path: Path) -> AsyncIterator[LocalAgent]:
     await started.close()
 
 
+ON_BOTH = pytest.mark.parametrize("control", ["sqlite", "postgres"], indirect=True)
+"""Runs a test that takes ``control`` on each database."""
+
+
 @pytest.fixture
-async def control(tmp_path: Path, agent: LocalAgent) -> AsyncIterator[Control]:
-    """A control plane that reaches ``agent``, on SQLite."""
-    database = Database.open(await fresh_database_url("sqlite", tmp_path))
+async def control(
+    request: pytest.FixtureRequest, tmp_path: Path, agent: LocalAgent
+) -> AsyncIterator[Control]:
+    """A control plane that reaches ``agent``, on SQLite unless a test asks for :data:`ON_BOTH`."""
+    database = Database.open(await fresh_database_url(getattr(request, "param", "sqlite"), tmp_path))
     secret = InstallationSecret.load_or_create(tmp_path / "installation.secret")
     catalog = CatalogLibrary(database)
     yield Control(

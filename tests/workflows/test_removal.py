@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from operations.polling import reached, until
+from support.local_node import demo_spec
+from wharfinger.fleet.agent import AgentError, RunnerReport, StopDeadlines
 from wharfinger.fleet.local import LocalAgent
 from wharfinger.operations.model import Conflict, NewOperation, Operation, OperationState
 from wharfinger.operations.port import ClaimRequest
 from wharfinger.operations.signals import events_of
 from wharfinger.operations.transitions import Start
-from wharfinger.store.tables import operations
+from wharfinger.store.tables import nodes, operations
+from wharfinger.workflows import instances as rows
 from wharfinger.workflows.admission import INSTANCE, LAUNCH, STOP
 from wharfinger.workflows.instances import InstanceStatus, UnknownInstance
-from workflows.conftest import Control
+from workflows.conftest import ON_BOTH, Control
 
 State = OperationState
 
@@ -59,6 +63,94 @@ async def test_an_instance_without_work_is_abandoned(control: Control) -> None:
     await control.abandon("inst_a")
     assert await control.found() is None
     assert (await control.operations.list()).items == []
+
+
+@ON_BOTH
+async def test_an_instance_whose_node_has_a_fresh_record_is_not_abandoned(control: Control) -> None:
+    """Although this process saw no report of it: it was written just now, or by another release."""
+    await control.add("n2", InstanceStatus.READY)
+    unread = {"node_id": "n2", "report": {"from": "another release"}, "seen_at": control.database.now()}
+    async with control.database.begin() as connection:
+        await connection.execute(insert(nodes).values(**unread))
+    with pytest.raises(Conflict) as present:
+        await control.abandon("inst_a")
+    assert present.value.code == "node_present"
+    async with control.database.begin() as connection:
+        left = datetime.now(UTC) - timedelta(minutes=1)
+        await connection.execute(update(nodes).values(seen_at=left))
+    await control.abandon("inst_a")
+    assert await control.found() is None
+
+
+async def test_an_instance_of_our_own_node_is_not_abandoned(control: Control, agent: LocalAgent) -> None:
+    """However long its telemetry has been failing: its runners are of this process."""
+
+    async def unmeasured() -> None:
+        raise AgentError("telemetry_timeout", "the driver does not answer")
+
+    agent.report = unmeasured  # type: ignore[method-assign,assignment]
+    await control.fleet.heartbeat()
+    await control.add(agent.node_id, InstanceStatus.READY)
+    with pytest.raises(Conflict) as present:
+        await control.abandon("inst_a")
+    assert present.value.code == "node_present"
+
+
+@ON_BOTH
+async def test_a_delete_between_two_writes_of_a_failing_launch_deletes(
+    control: Control, agent: LocalAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await control.add(agent.node_id)
+    deleting: list[asyncio.Task[Operation]] = []
+    set_status = rows.set_status
+
+    async def delete_just_before(
+        connection: Any, instance_id: str, status: Any, *args: Any, **kw: Any
+    ) -> bool:
+        if status is InstanceStatus.FAILED and not deleting:
+            deleting.append(asyncio.create_task(control.stop("inst_a")))
+            if not control.database.is_sqlite:  # where nobody writes during a transaction of another
+                await until_stopping(control)
+        return await set_status(connection, instance_id, status, *args, **kw)
+
+    monkeypatch.setattr(rows, "set_status", delete_just_before)
+    launch = await submitted(control, LAUNCH, agent.node_id)  # it fails: the catalog has no such model
+    async with control.working():
+        assert (await reached(control.operations, launch.operation_id)).error_code == "model_removed"
+        await reached(control.operations, (await deleting[0]).operation_id)
+    assert await control.found() is None
+    assert await control.reserved_bytes() == 0
+
+
+async def until_stopping(control: Control) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if (await control.instance("inst_a")).instance.status is InstanceStatus.STOPPING:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_launch_that_fails_after_its_instance_was_abandoned_writes_nothing(
+    control: Control, agent: LocalAgent
+) -> None:
+    """Its holder lives after all, and was just about to record how its runners ended."""
+    await control.add(agent.node_id)
+    await agent.start_runner(demo_spec(runner_id="inst_a-r0", instance_id="inst_a"))
+    stop_runner = agent.stop_runner
+
+    async def abandoned_meanwhile(runner_id: str, deadlines: StopDeadlines) -> RunnerReport:
+        async with control.database.begin() as connection:
+            await rows.release(connection, "inst_a")
+            await rows.set_status(connection, "inst_a", InstanceStatus.DELETED, "abandoned")
+        return await stop_runner(runner_id, deadlines)
+
+    agent.stop_runner = abandoned_meanwhile  # type: ignore[method-assign]
+    launch = await submitted(control, LAUNCH, agent.node_id)
+    async with control.working():
+        assert (await reached(control.operations, launch.operation_id)).error_code == "model_removed"
+    async with control.database.read() as connection:
+        assert await rows.list_runners(connection) == []
+    assert await control.failures() == []
 
 
 async def test_a_delete_that_meets_a_failing_launch_deletes(control: Control, agent: LocalAgent) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -127,6 +127,17 @@ class FleetView:
     def present(self) -> list[SeenNode]:
         """The nodes that are part of the fleet now: heard of within the pruning time."""
         return [node for node in self.seen() if not node.lost]
+
+    async def heard_of(self, connection: AsyncConnection, node_ids: Collection[str]) -> set[str]:
+        """Those of ``node_ids`` that may be part of the fleet now: ours, and all with a fresh record.
+
+        Asked of the records themselves: :meth:`present` misses a report that another release wrote, and is as old as
+        the last heartbeat.
+        """
+        query = select(nodes.c.node_id, nodes.c.seen_at, self._database.now().label("now"))
+        rows = (await connection.execute(query.where(nodes.c.node_id.in_(node_ids)))).all()
+        fresh = timedelta(seconds=PRUNE_AFTER_S)
+        return self.agents.keys() & node_ids | {row.node_id for row in rows if row.now - row.seen_at < fresh}
 
     async def facts(
         self, artifacts: Mapping[str, str], active_requests: Mapping[str, int]

@@ -48,6 +48,8 @@ _PROGRESS = {
     RunnerState.WARMING_UP: 80,
 }
 _READY_PROGRESS = 85
+_FAILS_FROM = (InstanceStatus.LAUNCHING, InstanceStatus.READY, InstanceStatus.FAILED)
+"""Where a failed launch may find its instance. The last: its cleanup is tried again after it was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +118,21 @@ class LaunchHandler:
     ) -> None:
         instance_id = instance.instance_id
         operation = context.outcome
+        code = operation.error_code or "placement_failed"
+        message = operation.error_message or "the launch failed"
         async with self._d.fenced(context) as connection:
-            current = await rows.get_instance(connection, instance_id)
-            to_delete = current is not None and current.status is InstanceStatus.STOPPING
-            if to_delete or operation.cleaning_for is OperationState.CANCELLED:
+            failed = operation.cleaning_for is not OperationState.CANCELLED and await rows.set_status(
+                connection, instance_id, InstanceStatus.FAILED, message, expected=_FAILS_FROM
+            )
+            if (
+                not failed
+            ):  # it was cancelled, or somebody wished it gone: by a stop, or for good by an abandon
                 await rows.release(connection, instance_id)
                 await rows.set_status(connection, instance_id, InstanceStatus.DELETED, "cancelled")
                 return
-            code = operation.error_code or "placement_failed"
-            message = operation.error_message or "the launch failed"
             for report in reports:
                 await rows.save_runner(connection, report)
             await rows.release_memory(connection, instance_id)
-            await rows.set_status(connection, instance_id, InstanceStatus.FAILED, message)
             await rows.record_failure(connection, failure_of(instance, code, message, reports))
 
     async def _instance(self, context: OperationContext) -> Instance:

@@ -69,15 +69,14 @@ class Removal:
             Conflict: a node of it is there, so it can be stopped properly.
         """
         instance_id = instance.instance_id
-        present = {node.report.node_id for node in self._fleet.present()}
-        here = sorted(present & set(instance.plan.node_ids))
-        if here:
-            raise Conflict(
-                "node_present",
-                f"{', '.join(here)} is in the fleet, so stop {instance_id} without force",
-                instance.operation_id or "",
-            )
         async with self._database.begin() as connection:
+            here = await self._fleet.heard_of(connection, instance.plan.node_ids)
+            if here:
+                raise Conflict(
+                    "node_present",
+                    f"{', '.join(sorted(here))} is in the fleet, so stop {instance_id} without force",
+                    instance.operation_id or "",
+                )
             await self._operations.abandon(INSTANCE, instance_id, connection)
             await rows.release(connection, instance_id)
             reason = "abandoned while its node was away: not proven ended"

@@ -65,6 +65,19 @@ async def test_a_wrong_key_is_not_made_good_by_a_cookie(authenticator: Authentic
         assert authenticator.authenticate(headers(authorization=wrong, cookie=shown)) is None
 
 
+@pytest.mark.parametrize("others", ["theme=a b", 'foo={"a":1}', "no value", "a=\xe9", "=;;", 'b="'])
+async def test_cookies_of_other_applications_on_this_host_do_not_matter(
+    authenticator: Authenticator, others: str
+) -> None:
+    """Cookies know no port: what else runs on this machine has set them."""
+    record, _ = await authenticator.keys.create("k", Role.VIEWER)
+    ours = cookie(authenticator.sessions.begin(record.key_id))
+    for shown in (f"{others}; {ours}", f"{ours}; {others}"):
+        principal = authenticator.authenticate(headers(cookie=shown))
+        assert principal is not None
+        assert principal.key_id == record.key_id
+
+
 @pytest.mark.parametrize("nonsense", ['wharf_session="a.1.\\351"', "wharf_session=\xe9", "=;=;", "\x00", "a"])
 async def test_a_broken_cookie_is_none(authenticator: Authenticator, nonsense: str) -> None:
     assert authenticator.authenticate(headers(cookie=nonsense)) is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from http.cookies import CookieError, SimpleCookie
+
+from starlette.requests import cookie_parser
 
 from wharfinger.access.keys import KeyStore
 from wharfinger.access.principals import ANONYMOUS_ADMIN, Principal
@@ -50,10 +51,8 @@ class Authenticator:
         return self.keys.by_id(principal.key_id) == replace(principal, session=None)
 
     def _from_cookie(self, cookies: str) -> Principal | None:
-        try:
-            morsel = SimpleCookie(cookies).get(SESSION_COOKIE)
-        except CookieError:
-            return None
-        session = self.sessions.read(morsel.value) if morsel else None
+        # Not the standard library's SimpleCookie: it drops all that follows a cookie it cannot parse.
+        token = cookie_parser(cookies).get(SESSION_COOKIE)
+        session = self.sessions.read(token) if token else None
         principal = self.keys.by_id(session.key_id) if session else None
         return replace(principal, session=session) if principal else None

@@ -194,7 +194,9 @@ async def running(
         await gateway.startup()
         stack.push_async_callback(control.close)
         await control.start()
-        refresher = asyncio.create_task(forever("access", authenticator.refresh, ACCESS_REFRESH_S))
+        # At no longer pauses after failures: a key that was revoked meanwhile must not be good for half a minute more.
+        access = forever("access", authenticator.refresh, ACCESS_REFRESH_S, max_pause_s=ACCESS_REFRESH_S)
+        refresher = asyncio.create_task(access)
         stack.callback(refresher.cancel)
         app = Guard(create_app(control, authenticator, web_router), authenticator)
         async with _served(_dispatch(gateway, app), listener, control.stopping.set):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import ByteSize, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from wharfinger.sizes import size_of
 
 DEFAULT_PORT = 7300
 
@@ -16,6 +20,13 @@ def default_data_dir() -> Path:
     """``$XDG_DATA_HOME/wharfinger``, by default ``~/.local/share/wharfinger``."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "wharfinger"
+
+
+def _size(value: Any) -> Any:
+    size_bytes = size_of(value) if isinstance(value, str) else value
+    if not size_bytes:
+        raise PydanticCustomError("size", "accepted: a size above 0 such as 48GiB, in bytes, not bits")
+    return size_bytes
 
 
 class Settings(BaseSettings):
@@ -33,7 +44,7 @@ class Settings(BaseSettings):
     """Shared by all replicas of one PostgreSQL; by default ``installation.secret`` in the data directory."""
     no_auth: bool = False
     node_name: str | None = None
-    node_memory_cap: ByteSize | None = Field(default=None, gt=0)
+    node_memory_cap: Annotated[int, Field(gt=0), BeforeValidator(_size)] | None = None
     """Most bytes that models may take on this node, over RAM and devices together."""
     default_context_tokens: int = Field(default=32768, ge=256, le=1048576)
     operation_retention_days: float = Field(default=30.0, gt=0)

@@ -32,6 +32,7 @@ ALLOWED_MODULES = {
     "types",
     "typing",
     "wharfinger.catalog.card",
+    "wharfinger.sizes",  # parses texts
 }
 IMPURE_BUILTINS = {
     "__import__",

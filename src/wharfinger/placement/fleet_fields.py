@@ -6,23 +6,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from wharfinger.sizes import MOST_BYTES, NUMBER, size_of
+
 MOST_DEVICES: Final = 64
 """Most devices or machines of one kind that a description may name at once."""
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT](?:[iI]?B)?|[mgt](?:i?b)?)")
-"""``64GB``, ``64GiB``, ``64G`` or the same in lower case. ``64Gb`` is bits, and is none of them."""
-_UNITS: Final = {"m": 1024**2, "g": 1024**3, "t": 1024**4}
-_SPEED: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])(B/s|b/s|bps|bit/s)")
+LEAST_BYTES: Final = 1024**2
+"""No memory of a machine is smaller: ``64`` is 64 bytes, and GiB were meant."""
+_SPEED: Final = re.compile(rf"({NUMBER})\s*([MGT])(B/s|b/s|bps|bit/s)")
 _PREFIXES: Final = {"M": 1e6, "G": 1e9, "T": 1e12}
 
 
 class FleetError(ValueError):
     """A description is wrong; the text names the field, the value and what is accepted."""
-
-
-def size_of(text: str) -> int | None:
-    """Bytes of a size such as ``64GiB``; ``None`` when it is not one. GB and GiB are both binary."""
-    match = _SIZE.fullmatch(text.strip())
-    return None if match is None else int(float(match[1]) * _UNITS[match[2][0].lower()])
 
 
 def speed_of(text: str) -> float | None:
@@ -78,15 +73,15 @@ class Fields:
         return cast("str | None", value)
 
     def size(self, field: str, *, zero: bool = False) -> int | None:
-        """Bytes, more than none unless ``zero`` is allowed."""
+        """Bytes, at least 1 MiB; none at all only if ``zero`` is allowed."""
         value = self.get(field)
         if value is None:
             return None
-        size_bytes = size_of(value) if isinstance(value, str) else None
-        if size_bytes is None:
+        size_bytes = value if type(value) is int else size_of(value) if isinstance(value, str) else None
+        if size_bytes is None or not 0 <= size_bytes <= MOST_BYTES:
             raise self.error(field, "a size such as 64GiB (in bytes, not bits)")
-        if size_bytes == 0 and not zero:
-            raise self.error(field, "a size above 0, such as 64GiB")
+        if size_bytes < LEAST_BYTES and not (zero and size_bytes == 0):
+            raise self.error(field, "a size above 1 MiB, such as 64GiB")
         return size_bytes
 
     def speed(self, field: str) -> float | None:

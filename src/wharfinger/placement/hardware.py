@@ -3,6 +3,9 @@
 Where the numbers come from: the makers' data sheets (NVIDIA data center, RTX PRO and GeForce; AMD Instinct, Radeon and
 Ryzen AI Max; Apple's technical specifications). For graphics cards, whose sheets often give the parts only, bandwidth
 is bus width times the memory's data rate over 8; both are named beside the card.
+
+Data center cards with GDDR memory have ECC on as delivered and keep its bits in that memory: 6.25 % less is available
+(NVIDIA's CUDA C++ Best Practices Guide, on GDDR memory with ECC). HBM keeps them apart.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from wharfinger.placement.types import MemoryKind
 
 GIB: Final = 1024**3
 _WORDS: Final = re.compile(r"[a-z0-9]+")
+_IN_LAPTOPS: Final = re.compile(r" (laptop|mobile|max q(?! workstation)) ")
+"""Of workstation cards, a Max-Q has the memory of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,15 @@ class Accelerator:
     bandwidth_gb_per_s: float
     compute: str = "cuda"
     memory_kind: MemoryKind = MemoryKind.DISCRETE
+    ecc_in_memory: bool = False
+    """Whether a sixteenth of its memory holds ECC bits, as delivered."""
     drivers: tuple[str, ...] = ()
     """Words, in a row, by which drivers' device names are recognised; by default the name itself."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a driver shows of the memory, at most."""
+        return self.memory_gib * GIB * 15 // 16 if self.ecc_in_memory else self.memory_gib * GIB
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -40,13 +52,18 @@ def _nvidia(name: str, memory_gib: int, bandwidth: float, *drivers: str) -> Acce
     return Accelerator(name, memory_gib, bandwidth, drivers=drivers)
 
 
+def _gddr_ecc(name: str, memory_gib: int, bandwidth: float) -> Accelerator:
+    return Accelerator(name, memory_gib, bandwidth, ecc_in_memory=True)
+
+
 def _amd(name: str, memory_gib: int, bandwidth: float, *drivers: str) -> Accelerator:
     return Accelerator(name, memory_gib, bandwidth, "rocm", drivers=drivers)
 
 
 def _apple(chip: str, memory_gib: int, bandwidth: float) -> Accelerator:
     name = chip.replace(" ", "")
-    return Accelerator(name, memory_gib, bandwidth, "metal", MemoryKind.APPLE, (f"apple {chip.lower()}",))
+    drivers = (f"apple {chip.lower()}",)
+    return Accelerator(name, memory_gib, bandwidth, "metal", MemoryKind.APPLE, drivers=drivers)
 
 
 ACCELERATORS: Final = (
@@ -56,21 +73,22 @@ ACCELERATORS: Final = (
     _nvidia("GH200", 96, 4000),
     _nvidia("H200", 141, 4800),
     _nvidia("H100-PCIe", 80, 2000, "h100 pcie"),
+    _nvidia("H100-NVL", 94, 3900, "h100 nvl"),
     _nvidia("H100", 80, 3350),
     _nvidia("H20", 96, 4000),
     _nvidia("A100-40GB", 40, 1555, "a100 pcie 40gb", "a100 sxm4 40gb"),
     _nvidia("A100", 80, 2039),
-    _nvidia("A40", 48, 696),
+    _gddr_ecc("A40", 48, 696),
     _nvidia("A30", 24, 933),
-    _nvidia("A10G", 24, 600),
-    _nvidia("A10", 24, 600),
-    _nvidia("L40S", 48, 864),
-    _nvidia("L40", 48, 864),
-    _nvidia("L4", 24, 300),
-    _nvidia("T4", 16, 320),
+    _gddr_ecc("A10G", 24, 600),
+    _gddr_ecc("A10", 24, 600),
+    _gddr_ecc("L40S", 48, 864),
+    _gddr_ecc("L40", 48, 864),
+    _gddr_ecc("L4", 24, 300),
+    _gddr_ecc("T4", 16, 320),
     _nvidia("V100", 32, 900),
     _nvidia("P100", 16, 732),
-    _nvidia("P40", 24, 346),
+    _gddr_ecc("P40", 24, 346),
     # NVIDIA RTX PRO and RTX workstation cards: their data sheets give both numbers.
     _nvidia("RTXPRO6000", 96, 1792, "rtx pro 6000"),
     _nvidia("RTXPRO5000", 48, 1344, "rtx pro 5000"),
@@ -129,8 +147,10 @@ ACCELERATORS: Final = (
     _amd("RX6800XT", 16, 512, "rx 6800 xt"),  # 256 bit x 16 Gb/s
     # Unified memory. Ryzen AI Max (385, 390, 395): 256 bit x 8 Gb/s; its driver often gives the PCI id for a name.
     # GB10: the DGX Spark's data sheet.
-    Accelerator("RyzenAIMax", 128, 256, "rocm", MemoryKind.APU, ("radeon 8060s", "radeon 8050s", "0x1586")),
-    Accelerator("GB10", 128, 273, "cuda", MemoryKind.GB10, ("gb10",)),
+    Accelerator(
+        "RyzenAIMax", 128, 256, "rocm", MemoryKind.APU, drivers=("radeon 8060s", "radeon 8050s", "0x1586")
+    ),
+    Accelerator("GB10", 128, 273, "cuda", MemoryKind.GB10, drivers=("gb10",)),
     # Apple: the technical specifications of the machines, each chip's fullest version.
     _apple("M1 Ultra", 128, 800),
     _apple("M1 Max", 64, 400),
@@ -159,7 +179,7 @@ def known_accelerator(device_name: str) -> Accelerator | None:
     Laptop versions carry a desktop card's name with less memory and bandwidth, and are not known.
     """
     words = f" {' '.join(_WORDS.findall(device_name.lower()))} "
-    if " laptop " in words:
+    if _IN_LAPTOPS.search(words):
         return None
     for product in ACCELERATORS:
         if any(f" {driver} " in words for driver in product.drivers or (product.name.lower(),)):
@@ -176,7 +196,7 @@ def accelerator_named(name: str) -> Accelerator | None:
 _COMPUTE_BY_NAME: Final = (
     ("cuda", re.compile(r"(nvidia|geforce|tesla|quadro|rtx|gtx)")),
     ("rocm", re.compile(r"(amd|radeon|instinct|rx\d|mi\d)")),
-    ("metal", re.compile(r"(apple)?m\d+(pro|max|ultra)?$")),
+    ("metal", re.compile(r"(apple)?m[1-9](pro|max|ultra)?$")),  # M40 and M60 are Teslas
     ("vulkan", re.compile(r"(intel|arc)")),
 )
 

@@ -1,7 +1,7 @@
 """Fleets that are described instead of measured: what-if nodes and ``fleet.yaml``.
 
 ``+2xRTX4090-24GB`` is one machine with two such cards. ``+2xM4Max-128GB`` and ``+2xcpu-64GB`` are two machines,
-because a machine has one of those. Sizes are binary, whether written GB or GiB, as memory is sold.
+because a machine has one of those. Sizes follow the one rule of :mod:`wharfinger.sizes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from wharfinger.placement.fleet_fields import MOST_DEVICES, Fields, FleetError, size_of
+from wharfinger.placement.fleet_fields import LEAST_BYTES, MOST_DEVICES, Fields, FleetError
 from wharfinger.placement.hardware import (
     ACCELERATORS,
     GIB,
@@ -30,9 +30,11 @@ from wharfinger.placement.types import (
     NodeFacts,
     Role,
 )
+from wharfinger.sizes import size_of
 
 _WHAT_IF: Final = re.compile(
-    r"\+?(\d+)\s*x\s*([A-Za-z0-9]+(?:-PCIe)?)(?:-(\d+(?:\.\d+)?\s*(?:GB|GiB|TB|TiB)))?", re.IGNORECASE
+    r"\+?([0-9]{1,9})\s*x\s*([a-z0-9]+(?:-(?:PCIe|NVL))?)(?:-([0-9.]+\s*[a-z]*))?",
+    re.IGNORECASE | re.ASCII,
 )
 _OS_SHARE: Final = 10
 """Per cent of RAM an idle machine is assumed to use itself."""
@@ -74,6 +76,12 @@ class _Card:
     memory_bytes: int | None
     """Of its own; of the machine where it is unified. ``None`` for a unified one outside the table."""
     bandwidth_bytes_per_s: float | None
+    sold_bytes: int | None = None
+    """Its memory on the data sheet."""
+
+    def size(self, named_bytes: int | None) -> int | None:
+        """Memory of the size that was named for it. The data sheet's is what is sold, not what can be used."""
+        return self.memory_bytes if named_bytes in (None, self.sold_bytes) else named_bytes
 
     @property
     def unified(self) -> bool:
@@ -81,12 +89,17 @@ class _Card:
         return self.memory_kind is not MemoryKind.DISCRETE
 
 
-def _listed(name: str) -> _Card | None:
+def _listed(name: str, size_bytes: int | None) -> _Card | None:
+    """A product of the table; of one that is sold with several sizes, that of ``size_bytes``."""
     product = accelerator_named(name) or known_accelerator(name)
     if product is None:
         return None
-    size, bandwidth = product.memory_gib * GIB, product.bandwidth_bytes_per_s
-    return _Card(product.name, product.compute, product.memory_kind, size, bandwidth)
+    if size_bytes is not None and size_bytes % GIB == 0:
+        product = accelerator_named(f"{product.name}-{size_bytes // GIB}GB") or product
+    kind, bandwidth = product.memory_kind, product.bandwidth_bytes_per_s
+    return _Card(
+        product.name, product.compute, kind, product.usable_bytes, bandwidth, product.memory_gib * GIB
+    )
 
 
 def _unlisted(name: str, compute: str | None) -> _Card | None:
@@ -109,18 +122,26 @@ def _not_known(name: str) -> str:
 def add_what_if(snapshot: FleetSnapshot, specs: Sequence[str]) -> FleetSnapshot:
     """The fleet with hypothetical nodes, each linked by Ethernet with every other node.
 
+    On a fleet that runs no model over several machines none is linked.
+
     Raises:
-        FleetError: a spec that cannot be read.
+        FleetError: a spec that cannot be read, or more than 64 machines together.
     """
     added: list[NodeFacts] = []
     for spec in specs:
         added.extend(parse_what_if(spec, first_number=len(added) + 1))
+        if len(added) > MOST_DEVICES:
+            raise FleetError(
+                f"what-if: more than {MOST_DEVICES} machines together; accepted are {MOST_DEVICES} at most"
+            )
     if not added:
         return snapshot
     taken = {node.node_id for node in snapshot.nodes}
     clash = next((node.node_id for node in added if node.node_id in taken), None)
     if clash is not None:
         raise FleetError(f"the fleet already has a node {clash}; rename it to use what-if nodes")
+    if not snapshot.links_supported:
+        return replace(snapshot, nodes=(*snapshot.nodes, *added))
     links = list(snapshot.links)
     known = [node.node_id for node in snapshot.nodes]
     for node in added:
@@ -150,21 +171,22 @@ def parse_what_if(spec: str, *, first_number: int = 1) -> tuple[NodeFacts, ...]:
     if not 1 <= count <= MOST_DEVICES:
         raise FleetError(f"{where}: the count is {count}; accepted are 1 to {MOST_DEVICES}")
     size = None if size_text is None else size_of(size_text)
-    if size_text is not None and not size:
-        raise FleetError(f"{where}: the size is {size_text}; accepted is one above 0, such as 80GB or 80GiB")
+    if size_text is not None and (size is None or size < LEAST_BYTES):
+        accepted = "in bytes, not bits" if size is None else "above 1 MiB"
+        raise FleetError(
+            f"{where}: the size is {size_text}; accepted is one {accepted}, such as 80GB or 80GiB"
+        )
     ids = tuple(f"what-if-{first_number + index}" for index in range(count))
     if name.lower() == "cpu":
         if size is None:
             raise FleetError(f"{where}: a cpu node needs its RAM, e.g. +1xcpu-64GB")
         return tuple(_cpu_node(node_id, size) for node_id in ids)
-    # A product of two sizes may have the smaller one in its name: A100-40GB.
-    sized = accelerator_named(f"{name}-{size_text}")
-    card = _listed(name if sized is None else sized.name) or _unlisted(name, None)
+    card = _listed(name, size) or _unlisted(name, None)
     if card is None:
         raise FleetError(
             f"{where}: {_not_known(name)}. Any other is described in a fleet.yaml, with its memory and compute."
         )
-    size = card.memory_bytes if size is None else size
+    size = card.size(size)
     if size is None:
         raise FleetError(f"{where}: {_not_known(name)}; name its memory to use it, e.g. +{count}x{name}-16GB")
     if card.unified:
@@ -366,7 +388,7 @@ class _Gpus:
     def _described(self, where: str) -> _Card:
         fields = self._fields
         name, compute = fields.text("model"), fields.choice("compute", _GPU_COMPUTES)
-        card = _listed(name) or _unlisted(name, compute)
+        card = _listed(name, fields.size("memory")) or _unlisted(name, compute)
         if card is None:
             raise FleetError(
                 f"{where}.model: {_not_known(name)}; to describe it, give compute "
@@ -390,7 +412,7 @@ class _Gpus:
                     "memory", f"none, because {card.name} has the machine's memory, which is ram"
                 )
             return self._installed_bytes
-        size = card.memory_bytes if size is None else size
+        size = card.size(size)
         if size is None:
             raise fields.error("memory", f"its size, such as 16GiB: {_not_known(card.name)}")
         return size

@@ -129,6 +129,17 @@ async def test_what_is_served_must_be_what_was_placed(
     )
 
 
+async def test_a_long_list_of_models_is_told_in_short(upstream: Upstream, look: Look) -> None:
+    names = [f"m{number:04}" for number in range(3000)]
+    upstream.says("/v1/models", text=json.dumps({"data": [{"id": name} for name in names]}))
+    found = await look()
+    shown = "m0000, m0001, m0002, m0003, m0004, m0005, m0006, m0007, m0008, m0009"
+    assert found.detail == f"the endpoint serves {shown} and 2990 more, not tiny"
+    assert found.models == tuple(names)
+    upstream.says("/v1/models", text=json.dumps({"data": [{"id": "x" * 100_000}]}))
+    assert (await look()).detail == f"the endpoint serves {'x' * 99}…, not tiny"
+
+
 @pytest.mark.parametrize("meta", [[], [1], "x", 7, None, {"n_ctx": "many"}])
 async def test_odd_metadata_of_a_model_is_no_metadata(meta: object, upstream: Upstream, look: Look) -> None:
     upstream.says("/v1/models", text=json.dumps({"data": [{"id": "tiny", "meta": meta}]}))
@@ -146,6 +157,10 @@ async def test_odd_metadata_of_a_model_is_no_metadata(meta: object, upstream: Up
         ("/v1/models", {"body": b"\xff\xfe{"}, "bad_json"),
         ("/v1/models", {"text": "[]"}, "bad_json"),
         ("/v1/models", {"text": '{"data": 7}'}, "bad_json"),
+        ("/v1/models", {"text": '{"data": {}}'}, "bad_json"),
+        ("/v1/models", {"text": '{"data": "abc"}'}, "bad_json"),
+        ("/v1/models", {"text": '{"data": [1]}'}, "bad_json"),
+        ("/v1/models", {"text": '{"data": [{"id": "tiny"}, null]}'}, "bad_json"),
         ("/v1/models", {"text": "[" * 100_000}, "bad_json"),
         ("/v1/models", {"body": b" " * (MAX_MODELS_BYTES + 1)}, "models_too_large"),
     ],

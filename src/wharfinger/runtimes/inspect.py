@@ -18,6 +18,9 @@ import aiohttp
 
 MAX_MODELS_BYTES: Final = 1 << 20
 """Longest list of models that is read."""
+_TOLD_MODELS: Final = 10
+_TOLD_CHARACTERS: Final = 100
+"""How many names, and how much of each, an endpoint's list of models puts into a message."""
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -152,7 +155,7 @@ async def _look(look: _Look, expected: str, api_key: str | None, context_tokens:
     if expected not in served:
         return look.wrong(
             "model_mismatch",
-            f"the endpoint serves {', '.join(models) or 'nothing'}, not {expected}",
+            f"the endpoint serves {_told(models)}, not {expected}",
             models=models,
         )
     window = _window(served[expected])
@@ -170,9 +173,22 @@ def _served(body: bytes) -> dict[str, dict[str, Any]] | None:
     """Entries of a list of models by their ids; ``None`` when it is no such list."""
     try:
         entries = json.loads(body)["data"]
-        return {str(entry["id"]): entry for entry in entries if isinstance(entry, dict) and entry.get("id")}
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        return None
+    return {str(entry["id"]): entry for entry in entries if entry.get("id")}
+
+
+def _told(models: tuple[str, ...]) -> str:
+    """Names of models in words, however many and long they are."""
+    if not models:
+        return "nothing"
+    shown = ", ".join(
+        name if len(name) <= _TOLD_CHARACTERS else name[: _TOLD_CHARACTERS - 1] + "…"
+        for name in models[:_TOLD_MODELS]
+    )
+    return shown if len(models) <= _TOLD_MODELS else f"{shown} and {len(models) - _TOLD_MODELS} more"
 
 
 def _window(entry: dict[str, Any]) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wharfinger.engines import control_groups
-from wharfinger.engines.control_groups import cpu_quota, usable_cpus
+from wharfinger.engines.control_groups import cpu_quota, usable_cores, usable_cpus
 
 
 def group(directory: Path, **files: str) -> Path:
@@ -40,6 +40,30 @@ def test_a_quota_gives_whole_processors(
     monkeypatch.setattr(control_groups, "group_directories", lambda _: (tmp_path,))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     assert usable_cpus() == count
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "cores"),
+    [
+        ({0, 1, 2, 3}, "max", 4),
+        ({0, 4}, "max", 1),  # two threads of one core
+        ({0, 1, 4, 5}, "max", 2),
+        ({0, 1, 2, 4, 5, 6}, "200000", 2),
+        (set(range(8)), "600000", 4),
+        ({0, 9}, "max", 2),  # nothing is told of processor 9: it counts as a core
+    ],
+)
+def test_threads_of_one_core_count_once(
+    affinity: set[int], quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        siblings = f"{number % 4},{number % 4 + 4}"
+        group(tmp_path / f"cpu{number}" / "topology", thread_siblings_list=siblings)
+    monkeypatch.setattr(control_groups, "PROCESSORS", tmp_path)
+    monkeypatch.setattr(control_groups, "group_directories", lambda _: (tmp_path,))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: affinity, raising=False)
+    group(tmp_path, cpu__max=f"{quota} 100000")
+    assert usable_cores() == cores
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not restrict cores")

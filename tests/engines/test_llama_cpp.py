@@ -140,14 +140,15 @@ def test_a_log_without_a_cause_tells_nothing() -> None:
     assert LlamaCppEngine().explain(()) is None
 
 
-@pytest.mark.parametrize("restricted", [True, False])
+@pytest.mark.parametrize(("cpus", "cores", "chosen"), [(6, 3, 3), (3, 3, 3), (64, 32, None)])
 def test_cores_are_left_to_the_engine_unless_they_are_restricted(
-    restricted: bool, monkeypatch: pytest.MonkeyPatch
+    cpus: int, cores: int, chosen: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(llama_cpp, "usable_cpus", lambda: 3 if restricted else 64)
+    monkeypatch.setattr(llama_cpp, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(llama_cpp, "usable_cores", lambda: cores)
     untouched = xllamacpp.CommonParams()
     parameters = llama_cpp._parameters(xllamacpp, launch_of(Path("m.gguf")), 24000)
     threads = (parameters.cpuparams.n_threads, parameters.cpuparams_batch.n_threads)
     default = (untouched.cpuparams.n_threads, untouched.cpuparams_batch.n_threads)
-    assert threads == ((3, 3) if restricted else default)
+    assert threads == (default if chosen is None else (chosen, chosen))

@@ -7,12 +7,14 @@ the path of a group may be the host's, which does not exist here; the mount itse
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
 MOUNT: Final = Path("/sys/fs/cgroup")
 MEMBERSHIP: Final = Path("/proc/self/cgroup")
+PROCESSORS: Final = Path("/sys/devices/system/cpu")
+"""Where Linux tells which processors are threads of one core."""
 
 
 def group_directories(
@@ -48,9 +50,32 @@ def usable_cpus() -> int:
     Part of a processor does not count, because the threads of an engine wait for each other: one that is held back
     holds back all.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _within_quota(len(_affinity()))
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may keep busy, at least one: processors that are threads of one core count once.
+
+    A second thread on a core gains an engine nothing: the arithmetic units are those of the first.
+    """
+    return _within_quota(len({_siblings(cpu) for cpu in _affinity()}))
+
+
+def _affinity() -> Collection[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def _siblings(cpu: int) -> str:
+    """All processors of the core of ``cpu``, as the kernel writes them; a name of its own where that is not told."""
+    try:
+        return (PROCESSORS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return f"cpu{cpu}"
+
+
+def _within_quota(count: int) -> int:
     quota = cpu_quota(group_directories("cpu"))
-    return affinity if quota is None else max(1, min(affinity, int(quota)))
+    return count if quota is None else max(1, min(count, int(quota)))
 
 
 def _outwards(mount: Path, group: str) -> list[Path]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wharfinger.engines.base import EngineError, EngineFound, EngineLaunch, Serving
-from wharfinger.engines.control_groups import usable_cpus
+from wharfinger.engines.control_groups import usable_cores, usable_cpus
 from wharfinger.engines.model_file import check_gguf
 from wharfinger.engines.ports import LOOPBACK, choose_port, is_free
 
@@ -158,12 +158,9 @@ def _parameters(xllamacpp: Any, launch: EngineLaunch, port: int) -> Any:
     p.ui = False
     p.warmup = True
     p.verbosity = _LOG_VERBOSITY
-    threads = usable_cpus()
-    if threads < (
-        os.cpu_count() or threads
-    ):  # else the engine's own choice is better: it knows the kinds of cores
-        p.cpuparams.n_threads = threads
-        p.cpuparams_batch.n_threads = threads
+    cpus = usable_cpus()
+    if cpus < (os.cpu_count() or cpus):  # else the engine's own choice is better: it knows the kinds of cores
+        p.cpuparams.n_threads = p.cpuparams_batch.n_threads = usable_cores()
     return p
 
 

@@ -27,17 +27,19 @@ _NAMES: Final = frozenset(
             "VIRTUAL_ENV",
         ),
         *("LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
-        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "GLIBC_TUNABLES"),
-        "GPU_DEVICE_ORDINAL",
+        *("NIX_LD", "NIX_LD_LIBRARY_PATH", "GLIBC_TUNABLES", "_RJEM_MALLOC_CONF", "DRI_PRIME"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
+        *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR"),
     }
 )
 """What a process needs to find its files, libraries, drivers and caches."""
 _FAMILIES: Final = (
-    *("LC_", "PYTHON", "MALLOC_"),
-    *("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_", "BLIS_"),
+    *("LC_", "PYTHON", "MALLOC_", "MIMALLOC_", "TCMALLOC_"),
+    *("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_"),
     *("GGML_", "LLAMA_"),
     *("CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_"),
     *("HIP_", "HSA_", "ROCR_", "ROCM_", "ROCBLAS_", "HIPBLASLT_", "MIOPEN_", "AMD_"),
+    *("GPU_", "ONEAPI_"),
     *("VK_", "MESA_", "RADV_", "ANV_", "MTL_", "METAL_"),
 )
 """Beginnings of the names by which people tune processors, accelerators and engines."""
@@ -52,8 +54,14 @@ _CREDENTIAL_WORDS: Final = frozenset(
         "SECRETS",
         "PASSWORD",
         "PASSWD",
+        "PASSPHRASE",
+        "PASS",
+        "PWD",
+        "PAT",
         "AUTH",
+        "CREDENTIAL",
         "CREDENTIALS",
+        "DSN",
     }
 )
 """A name with one of these words stays behind in every family, e.g. ``NVIDIA_API_KEY``."""

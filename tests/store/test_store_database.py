@@ -276,6 +276,29 @@ async def test_a_lock_of_another_session_is_an_outage_after_a_while(tmp_path: Pa
     await database.close()
 
 
+@pytest.mark.parametrize("how", ["read", "begin", "run"])
+async def test_a_server_that_hangs_in_a_statement_is_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The driver says ``TimeoutError`` then, which is an ``OSError`` like those of the caller's own files."""
+    monkeypatch.setattr("wharfinger.store.database._COMMAND_TIMEOUT_S", 0.5)
+    database = Database.open(await fresh_database_url("postgres", tmp_path))
+    hang = "SELECT pg_sleep(600)"
+    attempt = {
+        "read": partial(_statement, database, hang),
+        "begin": partial(_write_statement, database, hang),
+        "run": partial(database.run, partial(_execute, statement=hang)),
+    }[how]
+    with pytest.raises(StoreUnavailable, match=r"did not take the call \(TimeoutError\)"):
+        await attempt()
+    await database.close()
+
+
+async def _write_statement(database: Database, statement: str) -> None:
+    async with database.begin() as connection:
+        await connection.execute(text(statement))
+
+
 async def test_a_callers_own_os_error_is_left_alone(database: Database, tmp_path: Path) -> None:
     async def open_missing() -> None:
         async with database.begin():

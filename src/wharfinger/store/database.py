@@ -13,21 +13,23 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, literal_column, select
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from wharfinger.store.errors import unavailable
+from wharfinger.store.errors import StoreUnavailable, unavailable
 from wharfinger.store.types import UtcDateTime
 
 _T = TypeVar("_T")
 _BUSY_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 10
+_COMMAND_TIMEOUT_S = 60
 _WAL_TRIES = 250
 _POSTGRES_SESSION = {
     "idle_in_transaction_session_timeout": "10s",
@@ -64,11 +66,12 @@ class Database:
         if parsed.get_backend_name() != "sqlite":
             arguments = {
                 "timeout": _CONNECT_TIMEOUT_S,
-                "command_timeout": 60,
+                "command_timeout": _COMMAND_TIMEOUT_S,
                 "server_settings": _POSTGRES_SESSION,
             }
             engine = create_async_engine(parsed, pool_size=16, max_overflow=8, connect_args=arguments, **json)
             event.listen(engine.sync_engine.pool, "checkout", _drop_if_closed)
+            event.listen(engine.sync_engine, "handle_error", partial(_outage_of_driver, url=parsed))
             return cls(engine, None)
         engine = create_async_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S}, **json)
         writer = create_engine(
@@ -118,11 +121,8 @@ class Database:
         each statement. It must touch nothing but the connection.
         """
         if self._thread is None:
-            try:
-                async with self._transaction(self.engine) as connection:
-                    return await connection.run_sync(work)
-            except (OSError, TimeoutError) as error:  # a connection that broke half way through ``work``
-                raise (unavailable(error, self.engine.url) or error) from error
+            async with self._transaction(self.engine) as connection:
+                return await connection.run_sync(work)
         async with self._write_turn:
             # Shielded: a cancelled caller must not let the next writer start before this transaction has ended.
             job = asyncio.get_running_loop().run_in_executor(self._thread, self._run_sqlite, work)
@@ -150,8 +150,10 @@ class Database:
                 yield connection
         except (DBAPIError, PoolTimeout) as error:
             raise (unavailable(error, self.engine.url) or error) from error
-        except (OSError, TimeoutError) as error:
-            if entered:  # the caller's own file or socket, not the database
+        except OSError as error:
+            if (
+                entered
+            ):  # the caller's own file or socket: of the driver's, _outage_of_driver has made an outage
                 raise
             raise (unavailable(error, self.engine.url) or error) from error
 
@@ -189,6 +191,14 @@ def _drop_if_closed(connection: Any, _record: object, _proxy: object) -> None:
     """Spares a round trip for each transaction: the driver knows by itself when the server has hung up."""
     if connection.driver_connection.is_closed():
         raise DisconnectionError
+
+
+def _outage_of_driver(context: ExceptionContext, *, url: URL) -> StoreUnavailable | None:
+    """A connection that broke, or a server that took too long, in the middle of a transaction: SQLAlchemy lets the
+    driver's ``OSError`` (of which ``TimeoutError`` is one) pass as it is.
+    """
+    error = context.original_exception
+    return unavailable(error, url) if isinstance(error, OSError) else None
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

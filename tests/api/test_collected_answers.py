@@ -49,6 +49,7 @@ def engine(server: Server) -> httpx.Client:
             "chat/completions",
             {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "max_tokens": 60},
         ),
+        ("chat/completions", {"messages": MESSAGES, "tools": [TOOL], "logprobs": True}),
         ("completions", {"prompt": "The harbour"}),
         ("completions", {"prompt": "The harbour", "logprobs": 2}),
         ("completions", {"prompt": ["The harbour", "A ship"]}),

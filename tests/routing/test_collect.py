@@ -9,9 +9,10 @@ import openai
 import orjson
 import pytest
 
-from support.gateway import MESSAGES, MODEL, PATIENCE_S, Serve, send, target
+from support.gateway import MESSAGES, MODEL, PATIENCE_S, Serve, post, send, target
 from support.upstream import CHUNKS, Upstream
 from wharfinger.routing.collect import Collector, StreamFailed, as_stream
+from wharfinger.routing.exchange import Limits
 
 
 def document(*chunks: dict) -> dict:
@@ -62,38 +63,10 @@ def test_text_usage_and_reasoning() -> None:
     }
 
 
-def test_tool_calls_come_in_pieces() -> None:
-    def call(index: int, **piece: object) -> dict:
-        return chat({"tool_calls": [{"index": index, **piece}]})
-
-    answer = document(
-        chat({"role": "assistant", "content": None}),
-        call(0, id="a", type="function", function={"name": "f", "arguments": "{"}),
-        call(0, function={"arguments": '"x":1}'}),
-        call(1, id="b", type="function", function={"name": "g", "arguments": ""}),
-        call(1, function={"arguments": "{}"}),
-        chat({}, finish="tool_calls"),
-    )
-    assert answer["choices"] == [
-        {
-            "index": 0,
-            "finish_reason": "tool_calls",
-            "message": {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}},
-                    {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
-                ],
-            },
-        }
-    ]
-
-
-def test_choices_are_told_apart_and_log_probabilities_joined() -> None:
+def test_choices_are_told_apart() -> None:
     answer = document(
         chat({"content": "b"}, index=1),
-        {**chat({"content": "a"})},
+        chat({"content": "a"}),
         chat({}, index=1, finish="length"),
         chat({}, index=0, finish="stop"),
     )
@@ -101,18 +74,48 @@ def test_choices_are_told_apart_and_log_probabilities_joined() -> None:
         (0, "a", "stop"),
         (1, "b", "length"),
     ]
-    text = [
-        {"index": 0, "text": t, "logprobs": {"content": [{"token": t}]}, "finish_reason": None} for t in "xy"
-    ]
-    answer = document(*({"object": "text_completion", "choices": [choice]} for choice in text))
-    assert answer["choices"] == [
-        {
-            "index": 0,
-            "text": "xy",
-            "finish_reason": None,
-            "logprobs": {"content": [{"token": "x"}, {"token": "y"}]},
-        }
-    ]
+
+
+def test_text_completions() -> None:
+    chunks = [{"index": 0, "text": text, "logprobs": None, "finish_reason": None} for text in "xy"]
+    answer = document(*({"object": "text_completion", "choices": [choice]} for choice in chunks))
+    assert answer == {
+        "object": "text_completion",
+        "choices": [{"index": 0, "text": "xy", "finish_reason": None, "logprobs": None}],
+    }
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        [],
+        None,
+        1,
+        {},
+        {"choices": None, "object": "x"},
+        {"choices": [{"delta": {"content": "x"}}], "object": "x"},
+        chat({"content": ["x"]}),
+        chat({"content": "x"}, index=-1),
+        chat({"content": "x"}, index=10**9),
+        {"object": None, "choices": []},
+        {"object": "text_completion", "choices": [{"index": 0}]},
+    ],
+    ids=str,
+)
+def test_a_chunk_of_another_shape_is_told_apart_from_a_fault_of_ours(chunk: object) -> None:
+    with pytest.raises(ValueError, match=r"shape|cannot be"):
+        Collector().feed(b"data: " + orjson.dumps(chunk) + b"\n\n")
+
+
+def test_a_delta_of_null_is_an_empty_one() -> None:
+    answer = document(chat({"content": "x"}), {**chat({}), "choices": [{"index": 0, "delta": None}]})
+    assert answer["choices"][0]["message"]["content"] == "x"
+
+
+def test_text_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wharfinger.routing.collect.TEXT_LIMIT_BYTES", 10)
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        document(chat({"content": "12345"}), chat({"content": "ä€x"}))
 
 
 def test_an_answer_without_a_token_has_an_empty_text() -> None:
@@ -127,6 +130,7 @@ def test_an_error_in_the_stream(error: object, status: int) -> None:
     with pytest.raises(StreamFailed) as failed:
         Collector().feed(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
     assert failed.value.status == status
+    assert json.loads(failed.value.body) == {"error": error}
 
 
 async def test_the_client_gets_one_document(serve: Serve, upstream: Upstream) -> None:
@@ -140,6 +144,56 @@ async def test_the_client_gets_one_document(serve: Serve, upstream: Upstream) ->
     assert json.loads(upstream.seen[0].body)["stream"] is True
     record = (await served.recorded())[0]
     assert (record.status, record.stream, record.failure) == (200, False, None)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"tools": [{"type": "function"}]},
+        {"logprobs": True},
+        {"logprobs": 2},
+        {"verbose": True},
+        {"stream": True},
+    ],
+    ids=str,
+)
+async def test_what_streams_answer_differently_is_sent_as_it_is(
+    serve: Serve, upstream: Upstream, wish: dict
+) -> None:
+    served = serve(target(upstream.url, collects=True))
+    await post(served.url, {"model": MODEL, "messages": MESSAGES, **wish})
+    assert json.loads(upstream.seen[0].body) == {"model": MODEL, "messages": MESSAGES, **wish}
+
+
+async def test_nothing_wished_is_plain(serve: Serve, upstream: Upstream) -> None:
+    upstream.behaviour = "stream"
+    served = serve(target(upstream.url, collects=True))
+    body = {"model": MODEL, "messages": MESSAGES, "tools": [], "logprobs": False, "functions": None}
+    answer = await post(served.url, body)
+    assert answer.json()["object"] == "chat.completion"
+
+
+async def test_a_long_prompt_may_be_silent_between_its_batches(serve: Serve, upstream: Upstream) -> None:
+    upstream.behaviour = "long_prompt"
+    served = serve(target(upstream.url, collects=True), limits=Limits(idle_timeout_s=0.2))
+    answer = await post(served.url, {"model": MODEL, "messages": MESSAGES})
+    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, "w0 ")
+
+
+async def test_a_malformed_chunk_is_a_502_that_is_not_repeated(serve: Serve, upstream: Upstream) -> None:
+    upstream.behaviour = "odd_chunk"
+    served = serve(target(upstream.url, collects=True))
+    answer = await post(served.url, {"model": MODEL, "messages": MESSAGES})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_malformed")
+    assert answer.headers["x-should-retry"] == "false"
+    assert served.metric("upstream_errors_total", model=MODEL, reason="upstream_malformed") == 1
+
+
+async def test_an_error_event_holds_no_credential(serve: Serve, upstream: Upstream) -> None:
+    upstream.behaviour = "error_event"
+    served = serve(target(upstream.url, collects=True))
+    answer = await post(served.url, {"model": MODEL, "messages": MESSAGES})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "no room for [redacted]")
 
 
 async def test_streams_and_embeddings_are_left_alone(serve: Serve, upstream: Upstream) -> None:

@@ -189,6 +189,26 @@ class Connection(asyncio.Protocol):
         self.start_stream()
         self.paced([frame(event(f"w{i} ")) for i in range(10_000)], 0.05, self.finished)
 
+    def long_prompt(self) -> None:
+        """llama.cpp's stream of a long prompt: progress, a pause of 600 ms, then a token."""
+        progress = b'data: {"object":"chat.completion.chunk","choices":[],"prompt_progress":{"total":9}}\n\n'
+        self.start_stream()
+        self.paced([frame(progress), frame(EVENTS[0] + DONE) + b"0\r\n\r\n"], 0.6, self.finished)
+
+    def odd_chunk(self) -> None:
+        """An event stream whose event is JSON, but no chunk."""
+        self.start_stream()
+        self.write(frame(EVENTS[0] + b"data: []\n\n" + DONE) + b"0\r\n\r\n")
+        self.finished()
+
+    def error_event(self) -> None:
+        """An event stream that ends with an error, which repeats the credential."""
+        key = self.headers["authorization"].removeprefix("Bearer ")
+        document = {"error": {"code": 503, "message": f"no room for {key}"}}
+        self.start_stream()
+        self.write(frame(b"data: " + json.dumps(document).encode() + b"\n\n") + b"0\r\n\r\n")
+        self.finished()
+
     def hang(self) -> None:
         """Accepts the request and never answers."""
 

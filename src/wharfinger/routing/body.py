@@ -13,6 +13,8 @@ from wharfinger.routing.errors import GatewayError
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]]', re.DOTALL)
 """A whole string, or a bracket. Enough to know the depth in JSON that is known to be valid."""
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+_BEYOND_TEXT = ("tools", "functions", "logprobs", "top_logprobs", "n_probs", "verbose", "return_tokens")
+_NOTHING = (None, False, [], {})
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
@@ -27,6 +29,8 @@ class Peek(NamedTuple):
     stream: bool
     max_tokens: int | None
     max_tokens_param: str
+    plain: bool = True
+    """The answer is text and nothing else: no tools, no log probabilities, no engine's own details."""
 
 
 async def read_body(receive: Receive, headers: RawHeaders, limit_bytes: int) -> bytes:
@@ -96,7 +100,8 @@ def peek(body: bytes, prompt_param: str) -> Peek:
             "invalid_value", f"{prompt_param!r} is empty: there is nothing to answer.", prompt_param
         )
     param = "max_completion_tokens" if fields.get("max_completion_tokens") is not None else "max_tokens"
-    return Peek(model, bool(stream), fields.get(param), param)
+    plain = all(fields.get(name) in _NOTHING for name in _BEYOND_TEXT)
+    return Peek(model, bool(stream), fields.get(param), param, plain)
 
 
 def _check_token_limit(name: str, limit: object) -> None:

@@ -99,6 +99,12 @@ def disconnected(model: str) -> UpstreamError:
     return UpstreamError(502, "upstream_disconnected", message, [(b"x-should-retry", b"false")])
 
 
+def malformed(model: str) -> UpstreamError:
+    """502: the endpoint answered with something that is no answer. It has done the work: not to be sent again."""
+    message = f"The endpoint of {model!r} sent an answer that cannot be read. Not sent again."
+    return UpstreamError(502, "upstream_malformed", message, [(b"x-should-retry", b"false")])
+
+
 def silent(model: str, limit_s: float) -> UpstreamError:
     """504: nothing came from the endpoint for longer than allowed."""
     message = f"The endpoint of {model!r} sent nothing for {limit_s:g} s."

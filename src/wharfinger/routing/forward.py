@@ -17,7 +17,7 @@ from wharfinger.routing.errors import GatewayError, UpstreamError
 from wharfinger.routing.exchange import Exchange, Limits
 from wharfinger.routing.headers import towards_client
 from wharfinger.routing.metrics import GatewayMetrics
-from wharfinger.routing.refused import CONTEXT_EXCEEDED, UPSTREAM_STATUS, from_body, from_event
+from wharfinger.routing.refused import CONTEXT_EXCEEDED, UPSTREAM_STATUS, from_body
 from wharfinger.routing.targets import RouteTable, Target
 from wharfinger.routing.upstream import CouldNotConnect, Disconnected, UpstreamClient, read_some
 from wharfinger.routing.watch import Cause, Watch
@@ -103,7 +103,7 @@ class Forwarder:
                 if target.upstream_model != peek.model:
                     renamed = await _rename(body, target.upstream_model)
                 exchange.collected = (
-                    target.collects and not peek.stream and exchange.route in COLLECTED_ROUTES
+                    target.collects and peek.plain and not peek.stream and exchange.route in COLLECTED_ROUTES
                 )
                 if exchange.collected:
                     renamed = as_stream(renamed)
@@ -201,8 +201,10 @@ class Forwarder:
     async def _relay_collected(
         self, exchange: Exchange, response: aiohttp.ClientResponse, watch: Watch
     ) -> None:
-        """Put a stream together to the one document that the client asked for."""
-        watch.body_begins(self._limits.idle_timeout_s)
+        """Put a stream together to the one document that the client asked for.
+
+        Until the answer begins the time to the first byte counts, as it does for a document: a long prompt is silent.
+        """
         collector = Collector()
         held = b""
         ended = False
@@ -212,17 +214,17 @@ class Forwarder:
                 if not chunk:
                     raise Disconnected("end of the stream without [DONE]")
                 watch.last_byte_s = watch.now_s()
+                waited = not collector.answering
                 events, held = sse.split_events(held + chunk)
                 ended = collector.feed(events)
+                if waited and collector.answering:
+                    watch.body_begins(self._limits.idle_timeout_s)
         except StreamFailed as error:
             watch.stop()
-            exchange.failure = UPSTREAM_STATUS
-            if error.status >= 500:
-                self._note(exchange, UPSTREAM_STATUS, str(error.status))
-            headers = self._error_headers(exchange, response)
-            raise from_event(exchange.model or "", error.status, error.error, headers) from None
+            raise self._refusal(exchange, response, error.status, error.body) from None
         except ValueError as error:
-            raise Disconnected(f"an event that is no JSON: {type(error).__name__}") from None
+            failure = errors.malformed(exchange.model or "")
+            raise self._noted(exchange, failure, str(error)) from None
         watch.stop()
         headers = [pair for pair in self._client_headers(exchange, response) if pair[0] != b"content-type"]
         exchange.status, exchange.response_started = 200, True
@@ -239,22 +241,30 @@ class Forwarder:
         while len(body) < ERROR_BYTES and (piece := await read_some(response)):
             body += piece
         watch.stop()
-        status, model = response.status, exchange.model
+        raise self._refusal(exchange, response, response.status, body)
+
+    def _refusal(
+        self, exchange: Exchange, response: aiohttp.ClientResponse, status: int, body: bytes
+    ) -> GatewayError:
+        """What the client is told of an endpoint's refusal, which is noted."""
+        model = exchange.model
         if status in (401, 403):
             message = (
                 f"The endpoint of {model!r} refused the credential this gateway reaches it with ({status})."
             )
-            raise self._noted(exchange, UpstreamError(502, "upstream_refused_credential", message), status)
+            return self._noted(
+                exchange, UpstreamError(502, "upstream_refused_credential", message), str(status)
+            )
         if status < 400:
             message = f"The endpoint of {model!r} answered {status}; redirects are not followed."
-            raise self._noted(exchange, UpstreamError(502, "upstream_redirect", message), status)
+            return self._noted(exchange, UpstreamError(502, "upstream_redirect", message), str(status))
         exchange.failure = UPSTREAM_STATUS
         if status >= 500:
             self._note(exchange, UPSTREAM_STATUS, str(status))
         key = exchange.target.api_key if exchange.target is not None else None
         if key:
             body = body.replace(key.encode(), b"[redacted]")
-        raise from_body(model or "", status, body, self._error_headers(exchange, response))
+        return from_body(model or "", status, body, self._error_headers(exchange, response))
 
     async def _send_whole(self, exchange: Exchange, response: aiohttp.ClientResponse, body: bytes) -> None:
         exchange.status, exchange.response_started = response.status, True
@@ -295,8 +305,8 @@ class Forwarder:
             await exchange.send({"type": "http.response.body", "body": separator + sse.event(failure.body)})
         # A long document that broke: returning without its end makes the server cut the connection.
 
-    def _noted(self, exchange: Exchange, failure: UpstreamError, status: int) -> UpstreamError:
-        self._note(exchange, failure.reason, str(status))
+    def _noted(self, exchange: Exchange, failure: UpstreamError, detail: str) -> UpstreamError:
+        self._note(exchange, failure.reason, detail)
         return failure
 
     def _note(self, exchange: Exchange, reason: str, detail: str) -> None:

@@ -18,6 +18,7 @@ _TEXT_CHARACTERS = 500
 _CONTEXT_TYPE = "exceed_context_size_error"
 _CONTEXT_WORDS = re.compile(r"maximum context length|maximum model length")
 """vLLM's, which has neither a type nor a code of its own for it."""
+_CONTEXT_STATUSES = (400, 413, 422)
 
 
 class _Words(NamedTuple):
@@ -37,12 +38,6 @@ def from_body(model: str, status: int, body: bytes, headers: RawHeaders) -> Gate
         reason = f": {text}" if text else " without a reason."
         message = f"The endpoint of {model!r} answered {status}{reason}"
         return GatewayError(status, UPSTREAM_STATUS, message, error_type=errors.UPSTREAM, headers=headers)
-    return _wrapped(words, status, headers)
-
-
-def from_event(model: str, status: int, error: dict[str, Any], headers: RawHeaders) -> GatewayError:
-    """The error for an event of a stream that says how it ended."""
-    words = _fields(error) or _Words(f"The endpoint of {model!r} broke its answer off.")
     return _wrapped(words, status, headers)
 
 
@@ -74,7 +69,7 @@ def _wrapped(words: _Words, status: int, headers: RawHeaders) -> GatewayError:
     if (
         words.type == _CONTEXT_TYPE
         or words.code == CONTEXT_EXCEEDED
-        or (status < 500 and _CONTEXT_WORDS.search(words.message))
+        or (status in _CONTEXT_STATUSES and _CONTEXT_WORDS.search(words.message))
     ):
         message = f"{CONTEXT_EXCEEDED}: {words.message.removeprefix(CONTEXT_EXCEEDED + ': ')}"
         return GatewayError(400, CONTEXT_EXCEEDED, message, param=words.param, headers=headers)

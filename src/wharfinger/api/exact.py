@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from wharfinger.api.answers import answers
+from wharfinger.api.bodies import RequestBody
 from wharfinger.api.dependencies import Control, IdempotencyKey, Operator
 from wharfinger.api.errors import PLACEMENT_FAILURE_HEADER, ApiError
 from wharfinger.api.exact_wire import Shard, read_instance, read_shards
@@ -26,10 +27,8 @@ router = APIRouter(tags=["Instances"])
 IDENTITY_MISMATCH = "model_card_identity_mismatch"
 
 
-class CreateInstanceBody(BaseModel):
+class CreateInstanceBody(RequestBody):
     """An exact placement."""
-
-    model_config = ConfigDict(extra="forbid")
 
     instance: dict[str, Any] = Field(description="One tagged instance, as a preview row carries it")
 

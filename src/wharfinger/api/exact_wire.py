@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from wharfinger.api.bodies import RequestBody
 from wharfinger.api.text import MAX_NAMES, Name, Names, shown
 from wharfinger.api.wire import INSTANCE_TAGS, SHARD_TAGS
 from wharfinger.catalog.card import ModelCard
@@ -20,8 +21,8 @@ _SHARDING_BY_TAG = {tag: sharding for sharding, tag in SHARD_TAGS.items()}
 _Layer = Annotated[int, Field(ge=0)]
 
 
-class _WirePart(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", strict=True, protected_namespaces=())
+class _WirePart(RequestBody):
+    model_config = ConfigDict(alias_generator=to_camel, strict=True)
 
 
 class Shard(_WirePart):
@@ -56,7 +57,7 @@ class ExactInstance(_WirePart):
     instance_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
     shard_assignments: Assignments
     context_token_limit: Annotated[int, Field(le=MAX_CONTEXT_TOKENS)] | None = None
-    excluded_nodes: Names = []
+    excluded_nodes: Names = Field(default_factory=list)
     system_role: Name | None = None
     requested_context_tokens: Annotated[int, Field(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)] | None = (
         None
@@ -74,18 +75,22 @@ class _Host(_WirePart):
 
 
 class _Ring(ExactInstance):
-    hosts_by_node: Annotated[dict[Name, Annotated[list[_Host], _PerNode]], _PerNode] = {}
+    hosts_by_node: Annotated[dict[Name, Annotated[list[_Host], _PerNode]], _PerNode] = Field(
+        default_factory=dict
+    )
     ephemeral_port: _Port | None = None
 
 
 class _Jaccl(ExactInstance):
-    jaccl_devices: Annotated[list[Annotated[list[Name | None], _PerNode]], _PerNode] = []
-    jaccl_coordinators: Annotated[dict[Name, Name], _PerNode] = {}
+    jaccl_devices: Annotated[list[Annotated[list[Name | None], _PerNode]], _PerNode] = Field(
+        default_factory=list
+    )
+    jaccl_coordinators: Annotated[dict[Name, Name], _PerNode] = Field(default_factory=dict)
 
 
 class _Rpc(ExactInstance):
     driver_node: Name | None = None
-    donor_endpoints: Annotated[dict[Name, Name], _PerNode] = {}
+    donor_endpoints: Annotated[dict[Name, Name], _PerNode] = Field(default_factory=dict)
 
 
 _KINDS: dict[InstanceMeta, type[ExactInstance]] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from wharfinger.api.answers import answers
+from wharfinger.api.bodies import RequestBody
 from wharfinger.api.dependencies import Control, IdempotencyKey, Operator, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas import Acknowledgement, DeleteAcknowledgement, Previews, TaggedInstance
@@ -32,17 +33,15 @@ MAX_NODES = 1024
 ContextTokens = Annotated[int | None, Field(strict=True, ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)]
 
 
-class PlaceInstanceBody(BaseModel):
+class PlaceInstanceBody(RequestBody):
     """A quick launch: say what, not where."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model_id: Name
     sharding: Sharding = Sharding.PIPELINE
     instance_meta: InstanceMeta = InstanceMeta.RING
     min_nodes: Annotated[int, Field(strict=True, ge=1, le=MAX_NODES)] = 1
-    excluded_nodes: Names = []
-    node_ids: Names = []
+    excluded_nodes: Names = Field(default_factory=list)
+    node_ids: Names = Field(default_factory=list)
     """Nodes that must take part (ours)."""
     context_tokens: ContextTokens = None
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field, StringConstraints
 
 from wharfinger.access.keys import KeyRecord
 from wharfinger.access.principals import Role
 from wharfinger.api.answers import answers
+from wharfinger.api.bodies import RequestBody
 from wharfinger.api.dependencies import Admin, Keys, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas_own import KeyList, KeyRevoked, NewKey, WhoAmI
+from wharfinger.api.text import Name, shown
 
 router = APIRouter(prefix="/api/v1", tags=["Access"])
 
 
-class NewKeyBody(BaseModel):
+class NewKeyBody(RequestBody):
     """A key to make."""
 
-    name: Annotated[str, Field(min_length=1, max_length=128)]
+    name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=128)]
     role: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
 
 
@@ -44,12 +46,12 @@ async def create_key(keys: Keys, _: Admin, body: NewKeyBody) -> dict[str, Any]:
 
 
 @router.delete("/keys/{key_id}", **answers(KeyRevoked, 404, 409))
-async def revoke_key(keys: Keys, caller: Admin, key_id: str) -> dict[str, Any]:
+async def revoke_key(keys: Keys, caller: Admin, key_id: Name) -> dict[str, Any]:
     """Revoke a key: it stops working at once."""
     if key_id == caller.key_id:
         raise ApiError(409, "own_key", "a key cannot revoke itself; use another admin key", param="key_id")
     if not await keys.revoke(key_id):
-        raise ApiError(404, "key_not_found", f"no live key {key_id!r}", param="key_id")
+        raise ApiError(404, "key_not_found", f"no live key {shown(key_id)!r}", param="key_id")
     return {"message": "revoked", "key_id": key_id}
 
 

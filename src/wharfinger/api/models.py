@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from wharfinger.api.answers import answers
+from wharfinger.api.bodies import RequestBody
 from wharfinger.api.dependencies import Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas_own import ModelDetails, ModelEntry, ModelRemoved, Models
@@ -19,7 +20,7 @@ from wharfinger.catalog.library import CatalogEntry
 router = APIRouter(tags=["Models"])
 
 
-class AddFileBody(BaseModel):
+class AddFileBody(RequestBody):
     """A model on the control plane's machine."""
 
     path: FilePath = Field(

@@ -47,6 +47,11 @@ class Control(ControlPlane):
             await self.worker.stop()
             await task
 
+    async def look(self) -> None:
+        """One look of the watch over the runners, and what it begins, to its end."""
+        await self.watch.look()
+        await asyncio.gather(*self.watch.at_work.values())
+
     async def add(
         self, node_id: str, status: InstanceStatus = InstanceStatus.LAUNCHING, instance_id: str = "inst_a"
     ) -> Instance:
@@ -89,8 +94,10 @@ async def control(
     database = Database.open(await fresh_database_url(getattr(request, "param", "sqlite"), tmp_path))
     secret = InstallationSecret.load_or_create(tmp_path / "installation.secret")
     catalog = CatalogLibrary(database)
-    yield Control(
+    made = Control(
         *(Settings(data_dir=tmp_path), database, catalog, {agent.node_id: agent}),
         *(RouteTable(), secret, new_owner("test")),
     )
+    yield made
+    await made.watch.close()
     await database.close()

@@ -142,6 +142,7 @@ class ControlPlane:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.watch.close()
         try:
             await self.routes.withdraw_all()
         except StoreUnavailable as error:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from wharfinger.catalog.card import ModelCard
 from wharfinger.fleet.agent import RunnerReport
+from wharfinger.operations.rows import storable
 from wharfinger.placement.serial import plan_from_json, plan_to_json
 from wharfinger.placement.types import Plan, ReservationFacts
 from wharfinger.store.database import now_on
@@ -125,12 +126,22 @@ async def get_instance(
     return _instance(row) if row else None
 
 
-async def living(connection: AsyncConnection, instance_ids: Collection[str]) -> set[str]:
-    """Those of ``instance_ids`` that are instances and not deleted."""
-    query = select(instances.c.instance_id).where(
-        instances.c.instance_id.in_(instance_ids), instances.c.deleted_at.is_(None)
+async def statuses(connection: AsyncConnection, instance_ids: Collection[str]) -> dict[str, InstanceStatus]:
+    """The status of each of ``instance_ids`` that has a row, also of those that are deleted."""
+    query = select(instances.c.instance_id, instances.c.status).where(
+        instances.c.instance_id.in_(instance_ids)
     )
-    return set((await connection.execute(query)).scalars())
+    return {row.instance_id: InstanceStatus(row.status) for row in await connection.execute(query)}
+
+
+async def ready_on(connection: AsyncConnection, node_ids: Collection[str]) -> set[tuple[str, str]]:
+    """Every ready instance with each of ``node_ids`` that it holds memory on, as ``(instance_id, node_id)``."""
+    query = (
+        select(reservations.c.instance_id, reservations.c.node_id)
+        .join(instances)
+        .where(reservations.c.node_id.in_(node_ids), instances.c.status == InstanceStatus.READY)
+    )
+    return {(row.instance_id, row.node_id) for row in await connection.execute(query)}
 
 
 async def list_instances(connection: AsyncConnection) -> list[Instance]:
@@ -176,7 +187,8 @@ async def set_status(
         Whether it was moved.
     """
     now = now_on(connection)
-    values: dict[str, Any] = {"status": status, "status_reason": reason, "updated_at": now}
+    said = None if reason is None else storable(reason)
+    values: dict[str, Any] = {"status": status, "status_reason": said, "updated_at": now}
     if operation_id is not None:
         values["operation_id"] = operation_id
     if status is InstanceStatus.READY:
@@ -251,7 +263,7 @@ async def record_failure(connection: AsyncConnection, failure: InstanceFailure) 
             instance_id=failure.instance_id,
             model_id=failure.model_id,
             error_code=failure.error_code,
-            error_message=failure.error_message[:MAX_MESSAGE_CHARACTERS] or failure.error_code,
+            error_message=storable(failure.error_message[:MAX_MESSAGE_CHARACTERS]) or failure.error_code,
             affected_node_ids=sorted(failure.affected_node_ids)[:64],
             log_tail=list(failure.log_tail),
             recorded_at=failure.recorded_at,

@@ -27,7 +27,7 @@ async def without_engines(agent: LocalAgent, **missing: str) -> NodeReport:
         (
             {"llama_cpp": "not installed; pip install 'wharfinger[llama]'"},
             "no engine found",
-            "install one: pip install 'wharfinger[llama]'; then restart the node's control plane",
+            "install one: pip install 'wharfinger[llama]'; the node looks for it once a minute",
         ),
         (
             {
@@ -35,7 +35,7 @@ async def without_engines(agent: LocalAgent, **missing: str) -> NodeReport:
                 "vllm": "not installed; pip install vllm",
             },
             "no engine works: installed but does not load: libcuda.so.1",
-            "repair its installation; then restart the node's control plane",
+            "repair its installation; the node looks for it once a minute",
         ),
     ],
 )

@@ -7,6 +7,7 @@ wharfinger.engines.detect`` prints one JSON document. A library that crashes the
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -36,7 +37,7 @@ def detect_engines() -> tuple[tuple[EngineFound, ...], dict[str, str]]:
     except subprocess.TimeoutExpired:
         reason = f"did not answer the detection within {_TIMEOUT_S:.0f} s"
         return (), {e.name: missing.get(e.name, reason) for e in ENGINES}
-    except (subprocess.CalledProcessError, IndexError, ValueError) as error:
+    except (subprocess.CalledProcessError, IndexError, ValueError, OSError) as error:
         reason = f"the detection failed: {_last_line(error)}"
         return (), {e.name: missing.get(e.name, reason) for e in ENGINES}
     found = tuple(EngineFound(**(item | {"backends": tuple(item["backends"])})) for item in answer["found"])
@@ -51,6 +52,8 @@ def _last_line(error: Exception) -> str:
 
 def main() -> None:
     """Print what :func:`detect_engines` reads."""
+    # The system itself ends this process, whatever lock a driver holds, and also when the parent has gone.
+    signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
     found: list[dict[str, object]] = []
     failed: dict[str, str] = {}
     for engine in ENGINES:

@@ -14,10 +14,10 @@ from typing import Final
 import psutil
 
 from wharfinger.engines.control_groups import usable_cpus
-from wharfinger.engines.detect import detect_engines
 from wharfinger.engines.ports import PORTS
-from wharfinger.fleet.agent import DeviceReport, EngineReport, NodeReport
+from wharfinger.fleet.agent import DeviceReport, NodeReport
 from wharfinger.fleet.devices import Nvidia, amd_devices, apple_devices
+from wharfinger.fleet.engine_search import EngineSearch
 from wharfinger.fleet.host_memory import measure_ram
 from wharfinger.fleet.runner_memory import ModelProcess, mapped_model_bytes
 
@@ -41,31 +41,22 @@ class Telemetry:
         self._models = data_dir / "models"
         self._nvidia = Nvidia()
         self._cpu_model = _cpu_model()
-        self._engines: tuple[EngineReport, ...] | None = None
-        self._engines_missing: dict[str, str] = {}
+        self._engines = EngineSearch()
         self._lock = threading.Lock()
         psutil.cpu_percent(None)  # begins the interval that the first report measures
 
     def find_engines(self) -> None:
-        """Look for engines, which takes about 0.1 s, and keep the answer for every later report."""
-        with self._lock:
-            if self._engines is not None:
-                return
-            found, missing = detect_engines()
-            self._engines = tuple(
-                EngineReport(engine=e.engine, backends=e.backends, version=e.version, build=e.build)
-                for e in found
-            )
-            self._engines_missing = {f"engines.{name}": reason for name, reason in missing.items()}
+        """Look for engines, which takes about 0.1 s, and keep the answer for later reports."""
+        self._engines.find()
 
     def measure(self, living: Iterable[ModelProcess] = ()) -> NodeReport:
         """The node now, with the runners that live on it."""
-        self.find_engines()
         with self._lock:
             return self._measure(living)
 
     def _measure(self, living: Iterable[ModelProcess]) -> NodeReport:
-        missing = dict(self._engines_missing)
+        engines, engines_missing = self._engines.answer()
+        missing = engines_missing.copy()
         mapped, unmapped_reason = mapped_model_bytes(living)
         if unmapped_reason is not None:
             missing["mapped_model_bytes"] = unmapped_reason
@@ -95,7 +86,7 @@ class Telemetry:
             mapped_model_bytes=mapped,
             memory_cap_bytes=self._memory_cap_bytes,
             devices=self._devices(ram_total, missing),
-            engines=self._engines or (),
+            engines=engines,
             used_ports=_listening_ports(missing),
             artifact_files=_model_files(self._models, missing),
             missing=missing,

@@ -68,5 +68,4 @@ def _engines(report: NodeReport) -> Iterable[HealthReason]:
         message, hint = f"no engine works: {'; '.join(broken)}", "repair its installation"
     else:
         message, hint = "no engine found", "install one: pip install 'wharfinger[llama]'"
-    # A node looks for engines when it starts.
-    yield HealthReason("warn", "no_engine", message, f"{hint}; then restart the node's control plane")
+    yield HealthReason("warn", "no_engine", message, f"{hint}; the node looks for it once a minute")

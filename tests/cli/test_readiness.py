@@ -28,6 +28,7 @@ async def unready(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
             **os.environ,
             "WHARF_DATA_DIR": str(settings.data_dir),
             "WHARF_URL": started.url,
+            "WHARF_API_KEY": (settings.data_dir / "admin.key").read_text().strip(),
         }
 
 

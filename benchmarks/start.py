@@ -1,4 +1,4 @@
-"""How long from nothing to ready, and what an idle control plane costs.
+"""How long from nothing to ready, what an idle control plane costs, and how soon deaths and hang-ups are noticed.
 
 Measured against the plainest thing that could be used instead: ``uvicorn`` serving an empty FastAPI application from a
 fresh process (the floor of this stack), and the engine alone loading the same model in a process of its own.
@@ -6,26 +6,34 @@ fresh process (the floor of this stack), and the engine alone loading the same m
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.local_node import demo_model_path
+from support.local_node import NO_END, demo_model_path
 from support.server import DEMO_MODEL_ID, Server, wharf
 
 RUNS = 5
 IDLE_S = 5.0
+DEATHS = 3
+HANGUP_TOKENS = 900
+"""More than the engine makes before anybody hangs up."""
+TARGETS_S = {"death_seen_s": 2.0, "hangup_stream_s": 1.0, "hangup_document_s": 1.0}
+"""What the contract allows."""
 FLOOR = """
 import sys, uvicorn
 from fastapi import FastAPI
@@ -119,6 +127,58 @@ def launch_overhead_s(server: Server) -> tuple[float, float]:
     return total_s - load_s, load_s
 
 
+def death_seen_s(server: Server) -> float:
+    """``kill -9`` of a ready instance's runner to the first answer of the API that does not call it ready."""
+    instance_id = server.launch()["instance_id"]
+    (runner,) = server.wait_status(instance_id, "ready")["runners"]
+    with server.client() as client:
+        os.kill(runner["pid"], signal.SIGKILL)
+        began = time.monotonic()
+        while client.get(f"/api/v1/instances/{instance_id}").json()["status"] == "ready":
+            time.sleep(0.005)
+        seen_s = time.monotonic() - began
+        client.delete(f"/instance/{instance_id}")
+    server.wait_status(instance_id, "deleted")
+    return seen_s
+
+
+def hangup_s(server: Server, engine: httpx.Client, stream: bool) -> float:
+    """A client closes its connection to the gateway in the middle of an answer; until the engine's slot is idle."""
+
+    def slot() -> dict:
+        (only,) = engine.get("/slots").json()
+        return only
+
+    body = {**NO_END, "model": DEMO_MODEL_ID, "prompt": "Once", "max_tokens": HANGUP_TOKENS, "stream": stream}
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps(body), headers)
+    while not ((working := slot())["is_processing"] and working["next_token"][0]["n_decoded"] > 10):
+        time.sleep(0.01)
+    assert connection.sock is not None
+    connection.sock.close()
+    began = time.monotonic()
+    while (last := slot())["is_processing"]:
+        working = last
+        time.sleep(0.01)
+    took_s = time.monotonic() - began
+    assert working["next_token"][0]["n_decoded"] < HANGUP_TOKENS, "the answer ended before the client hung up"
+    return took_s
+
+
+def hangups_s(server: Server) -> tuple[float, float]:
+    """Medians for a streamed answer and for one in one document."""
+    instance_id = server.launch()["instance_id"]
+    server.wait_status(instance_id, "ready")
+    with server.engine() as engine:
+        streamed = [hangup_s(server, engine, stream=True) for _ in range(RUNS)]
+        whole = [hangup_s(server, engine, stream=False) for _ in range(RUNS)]
+    with server.client() as client:
+        client.delete(f"/instance/{instance_id}")
+    server.wait_status(instance_id, "deleted")
+    return median(streamed), median(whole)
+
+
 def main() -> None:
     demo_model_path()
     with tempfile.TemporaryDirectory() as folder:
@@ -135,6 +195,8 @@ def main() -> None:
         rss_mb = psutil.Process(server.pid).memory_info().rss / 1e6
         previews = preview_ms(server)
         launches = [launch_overhead_s(server) for _ in range(RUNS)]
+        deaths = [death_seen_s(server) for _ in range(DEATHS)]
+        hangup_stream, hangup_document = hangups_s(server)
         server.stop()
     result = {
         "up_to_ready_s": median(again),
@@ -146,11 +208,15 @@ def main() -> None:
         "launch_overhead_s": median([overhead for overhead, _ in launches]),
         "engine_load_s": median([load for _, load in launches]),
         "engine_alone_load_s": median([engine_alone_s() for _ in range(RUNS)]),
+        "death_seen_s": median(deaths),
+        "hangup_stream_s": hangup_stream,
+        "hangup_document_s": hangup_document,
         "conditions": f"{os.cpu_count()} cores, Python {platform.python_version()}, SQLite, loopback, demo model, "
-        f"window 1024, median of {RUNS}; rss after {IDLE_S:.0f} s idle, engine apart",
+        f"window 1024, median of {RUNS} ({DEATHS} deaths); rss after {IDLE_S:.0f} s idle, engine apart",
     }
     for name, value in result.items():
-        print(f"{name:22} {value}")
+        target = f"  (target: at most {TARGETS_S[name]:g} s)" if name in TARGETS_S else ""
+        print(f"{name:22} {value}{target}")
     print(json.dumps(result))
 
 

@@ -15,6 +15,9 @@ from wharfinger.catalog.card import ModelCard
 from wharfinger.placement.memory import MAX_CONTEXT_TOKENS, MIN_CONTEXT_TOKENS
 from wharfinger.placement.types import InstanceMeta, Sharding
 
+MAX_INSTANCE_ID_CHARACTERS = 56
+"""The ids of its runners, which are longer by a rank, have 64."""
+
 _Part = TypeVar("_Part", bound=BaseModel)
 _META_BY_TAG = {tag: meta for meta, tag in INSTANCE_TAGS.items()}
 _SHARDING_BY_TAG = {tag: sharding for sharding, tag in SHARD_TAGS.items()}
@@ -54,7 +57,9 @@ class Assignments(_WirePart):
 class ExactInstance(_WirePart):
     """What all instances have. Addresses and ports are typed below, and chosen anew at the launch."""
 
-    instance_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+    instance_id: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=MAX_INSTANCE_ID_CHARACTERS)
+    ]
     shard_assignments: Assignments
     context_token_limit: Annotated[int, Field(le=MAX_CONTEXT_TOKENS)] | None = None
     excluded_nodes: Names = Field(default_factory=list)

@@ -213,7 +213,7 @@ async def _check_sole_host(settings: Settings, database: Database, agent: LocalA
     """
     if database.is_sqlite:
         return  # one file, of one control plane
-    name = await hosted_elsewhere(database, await agent.report())
+    name = await hosted_elsewhere(database, agent.node_id)
     if name is not None:
         await agent.close()
         raise StartError(

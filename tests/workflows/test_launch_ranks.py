@@ -29,9 +29,11 @@ from wharfinger.operations.worker import new_owner
 from wharfinger.routing.targets import RouteTable
 from wharfinger.settings import Settings
 from wharfinger.store.database import Database
+from wharfinger.store.errors import StoreUnavailable
 from wharfinger.workflows import instances as rows
 from wharfinger.workflows.admission import INSTANCE, LAUNCH
 from wharfinger.workflows.instances import InstanceStatus
+from wharfinger.workflows.routes import RoutePublisher
 from workflows.conftest import Control, one_rank
 
 READY, FAILED, SHUTDOWN = RunnerState.READY, RunnerState.FAILED, RunnerState.SHUTDOWN
@@ -183,6 +185,26 @@ async def test_ranks_that_wait_for_each_other_become_ready(tmp_path: Path, ring:
         "succeeded",
     )
     assert len(control.table.serving(found.model_id)) == 1
+    await control.database.close()
+
+
+async def test_a_launch_that_is_ready_and_not_over_is_tried_again_and_succeeds(
+    tmp_path: Path, ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database went away right after the instance was recorded as ready."""
+    refresh = RoutePublisher.refresh
+    outages = [StoreUnavailable("gone for a moment")]
+
+    async def refreshed(publisher: RoutePublisher) -> None:
+        if outages:
+            raise outages.pop()
+        await refresh(publisher)
+
+    monkeypatch.setattr(RoutePublisher, "refresh", refreshed)
+    control, operation = await launched(tmp_path, ring)
+    assert outages == []
+    assert (operation.state, operation.error_code) == (OperationState.SUCCEEDED, None)
+    assert ring.stopped == []
     await control.database.close()
 
 

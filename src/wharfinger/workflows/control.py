@@ -145,8 +145,9 @@ class ControlPlane:
         await self.watch.close()
         try:
             await self.routes.withdraw_all()
+            await self.fleet.leave()
         except StoreUnavailable as error:
-            log.warning("routes not withdrawn, the next start does it", reason=str(error))
+            log.warning("not signed off, the next start does it", reason=str(error))
         await asyncio.gather(*(agent.close() for agent in self.fleet.agents.values()))
 
     @property

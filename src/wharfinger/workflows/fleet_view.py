@@ -116,6 +116,16 @@ class FleetView:
                     continue
                 self._seen[row.node_id] = _Sighting(report, silent_s, time.monotonic())
 
+    async def leave(self) -> None:
+        """Make our nodes' records look missed: whoever hosts them next need not wait to see that we are gone."""
+        async with self._database.begin() as connection:
+            now = (await connection.execute(select(self._database.now()))).scalar_one()
+            missed = now - timedelta(seconds=2 * HEARTBEAT_S)
+            ours = nodes.c.node_id.in_(self.agents)
+            await connection.execute(
+                update(nodes).where(ours, nodes.c.seen_at > missed).values(seen_at=missed)
+            )
+
     def seen(self) -> list[SeenNode]:
         """Every node there is a record of, lost ones included, by id; one that is silent says for how long."""
         now = datetime.now(UTC)
@@ -183,25 +193,19 @@ async def prune_nodes(connection: AsyncConnection) -> int:
     return (await connection.execute(gone)).rowcount
 
 
-async def hosted_elsewhere(database: Database, report: NodeReport) -> str | None:
-    """The name under which another live control plane hosts the node of ``report``; ``None`` when none does.
+async def hosted_elsewhere(database: Database, node_id: str) -> str | None:
+    """The name of the machine on which another live control plane hosts the node; ``None`` when none does.
 
-    A node id is copied together with its data directory. A record under another name may also be this machine's own,
-    from before it was renamed; it is another's when it goes on being renewed, and that is waited for.
+    A node id is copied together with its data directory, also to another place on the same machine. A fresh record may
+    as well be of an earlier process of this directory that was killed; it is another's when it goes on being renewed,
+    and that is waited for. One that was closed in good order keeps nobody waiting, see :meth:`FleetView.leave`.
     """
-    row = await _record_of(database, report.node_id)
-    until = time.monotonic() + 2 * HEARTBEAT_S
-    while (
-        row is not None
-        and row.report["name"] != report.name
-        and row.now - row.seen_at < timedelta(seconds=2 * HEARTBEAT_S)
-    ):
-        if time.monotonic() > until:
-            return None
+    row = first = await _record_of(database, node_id)
+    while row is not None and row.now - row.seen_at < timedelta(seconds=2 * HEARTBEAT_S):
+        if row.seen_at > first.seen_at:
+            return str(row.report["name"])
         await asyncio.sleep(_LOOK_AGAIN_S)
-        later = await _record_of(database, report.node_id)
-        if later is not None and later.seen_at != row.seen_at:
-            return str(later.report["name"])
+        row = await _record_of(database, node_id)
     return None
 
 

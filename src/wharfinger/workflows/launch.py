@@ -295,7 +295,8 @@ class LaunchHandler:
             collects=engine is not None and engine.notices_hangup_only_of_streams,
         )
         async with self._d.fenced(context) as connection:
-            launched = (InstanceStatus.LAUNCHING,)
+            # Ready already where an earlier attempt was cut off right after this.
+            launched = (InstanceStatus.LAUNCHING, InstanceStatus.READY)
             moved = await rows.set_status(
                 connection, instance.instance_id, InstanceStatus.READY, expected=launched
             )

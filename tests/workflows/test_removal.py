@@ -207,3 +207,24 @@ async def test_a_delete_repeated_under_its_key_is_the_same_stop(control: Control
         await control.stop("inst_b", idempotency_key="k")
     assert reused.value.code == "idempotency_key_reused"
     assert [found.operation_id for found in (await control.operations.list()).items] == [first.operation_id]
+
+
+async def test_a_key_is_kept_only_with_a_stop_that_was_queued_under_it(
+    control: Control, agent: LocalAgent
+) -> None:
+    """The exceptions that the documentation of the API names."""
+    for name in ("inst_a", "inst_b", "inst_c"):
+        await control.add("n2" if name == "inst_c" else agent.node_id, InstanceStatus.READY, name)
+    stop = await control.stop("inst_a")
+    assert await control.stop("inst_a", idempotency_key="joined") == stop
+    new = NewOperation(LAUNCH, INSTANCE, "inst_b", affinity=agent.node_id, cleanup_if_unstarted=True)
+    launch, _ = await control.operations.submit(new)
+    cancelled = await control.stop("inst_b", idempotency_key="cancelling")
+    assert cancelled.operation_id == launch.operation_id
+    await control.abandon("inst_c")
+    async with control.working():
+        for operation in (stop, launch):
+            await reached(control.operations, operation.operation_id)
+    for name, key in (("inst_a", "joined"), ("inst_b", "cancelling"), ("inst_c", "forced")):
+        with pytest.raises(UnknownInstance):
+            await control.stop(name, idempotency_key=key)

@@ -152,7 +152,7 @@ def test_tensor_shards_of_a_model_that_has_none_are_refused(
         ("instance", "ephemeralPort", 70000, "less than or equal to 65535"),
         ("instance", "hostsByNode", {"node_a": [{"ip": 1, "port": 1}]}, "valid string"),
         ("instance", "requestedContextTokens", 5, "greater than or equal to 256"),
-        ("instance", "excludedNodes", ["x" * 513], "at most 512 characters"),
+        ("instance", "excludedNodes", ["x" * 201], "at most 200 characters"),
         ("instance", "excludedNodes", ["x"] * 1025, "at most 1024 items"),
         ("shard", "colour", "red", "Extra inputs are not permitted"),
         ("shard", "nLayers", True, "valid integer"),

@@ -25,7 +25,7 @@ def post(client: httpx.Client, path: str, document: object) -> httpx.Response:
 @pytest.mark.parametrize(
     ("path", "document", "words"),
     [
-        ("/place_instance", {"model_id": "x" * 300_000}, "at most 512 characters"),
+        ("/place_instance", {"model_id": "x" * 300_000}, "at most 200 characters"),
         ("/place_instance", {"model_id": "x", "excluded_nodes": ["x"] * 1025}, "at most 1024 items"),
         ("/place_instance", {"model_id": "x", "y" * 300_000: 1}, "Extra inputs are not permitted"),
         ("/instance", {"instance": {"x" * 300_000: {}}}, "exactly one key"),
@@ -61,11 +61,34 @@ def test_of_many_problems_the_first_hundred_are_listed(client: httpx.Client) -> 
 
 @pytest.mark.parametrize("path", ["/instance/{}", "/api/v1/instances/{}", "/api/v1/models/{}"])
 def test_a_name_in_the_url_is_bounded_too(client: httpx.Client, path: str) -> None:
-    assert client.get(path.format("x" * 512)).status_code == 404
-    assert client.get(path.format("x" * 513)).status_code == 422
+    assert client.get(path.format("x" * 200)).status_code == 404
+    assert client.get(path.format("x" * 201)).status_code == 422
 
 
 @pytest.mark.parametrize("name", ["model_id", "node_ids", "excluded_node_ids", "what_if"])
 def test_a_name_in_the_query_is_bounded_too(client: httpx.Client, name: str) -> None:
-    params = {"model_id": DEMO_MODEL_ID, name: "x" * 513}
+    params = {"model_id": DEMO_MODEL_ID, name: "x" * 201}
     assert client.get("/instance/previews", params=params).status_code == 422
+
+
+def test_an_exact_placement_that_is_refused_is_not_repeated(client: httpx.Client) -> None:
+    params = {"model_id": DEMO_MODEL_ID, "context_tokens": 512}
+    rows = client.get("/instance/previews", params=params).json()["previews"]
+    placement = rows[0]["instance"]
+    assignments = placement["MlxRingInstance"]["shardAssignments"]
+    (shard,) = [tagged["PipelineShardMetadata"] for tagged in assignments["runnerToShard"].values()]
+    ((node, runner),) = assignments["nodeToRunner"].items()
+    for backend, on in (("x" * 400, node), (shard["resolvedBackend"], "x" * 400)):
+        assignments["nodeToRunner"] = {on: runner}
+        shard["resolvedBackend"] = backend
+        answer = post(client, "/instance", {"instance": placement})
+        assert 400 <= answer.status_code < 500
+        assert "x" * 201 not in answer.text
+
+
+def test_a_quick_launch_that_is_refused_is_not_repeated(client: httpx.Client) -> None:
+    for field in ("node_ids", "excluded_nodes"):
+        answer = post(
+            client, "/place_instance", {"model_id": DEMO_MODEL_ID, field: ["x" * 400], "min_nodes": 2}
+        )
+        assert "x" * 201 not in answer.text

@@ -14,7 +14,7 @@ from wharfinger.api.bodies import RequestBody
 from wharfinger.api.dependencies import Admin, Keys, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas_own import KeyList, KeyRevoked, NewKey, WhoAmI
-from wharfinger.api.text import Name, shown
+from wharfinger.api.text import Name
 
 router = APIRouter(prefix="/api/v1", tags=["Access"])
 
@@ -51,7 +51,7 @@ async def revoke_key(keys: Keys, caller: Admin, key_id: Name) -> dict[str, Any]:
     if key_id == caller.key_id:
         raise ApiError(409, "own_key", "a key cannot revoke itself; use another admin key", param="key_id")
     if not await keys.revoke(key_id):
-        raise ApiError(404, "key_not_found", f"no live key {shown(key_id)!r}", param="key_id")
+        raise ApiError(404, "key_not_found", f"no live key {key_id!r}", param="key_id")
     return {"message": "revoked", "key_id": key_id}
 
 

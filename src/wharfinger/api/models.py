@@ -39,7 +39,7 @@ async def list_models(control: Control, _: Viewer, status: Name | None = None) -
         raise ApiError(
             400,
             "invalid_status",
-            f"status {shown(status)!r} is unknown; accepted: downloaded",
+            f"status {status!r} is unknown; accepted: downloaded",
             param="status",
         )
     entries = await control.catalog.list()

@@ -6,11 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-MAX_NAME_CHARACTERS = 512
+MAX_NAME_CHARACTERS = 200
+"""As many as a model id may have; all other ids are shorter. Error messages repeat a name whole."""
 MAX_NAMES = 1024
 MAX_PATH_CHARACTERS = 4096
 MAX_SHOWN_CHARACTERS = 200
-"""Of what a caller sent, an error message repeats at most this much."""
+"""Of other text that a caller sent, an error message repeats at most this much."""
 
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)]
 """An id or another short text."""

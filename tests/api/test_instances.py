@@ -106,6 +106,27 @@ def test_unknown_field_is_refused(client: httpx.Client) -> None:
     assert response.json()["error"]["param"] == "excluded_node_ids"
 
 
+def test_a_backend_may_be_asked_for(client: httpx.Client) -> None:
+    document = previews(client, what_if="+1xH100-80GB", backend="llama_cpp-cpu")
+    backends = {row["plan"]["ranks"][0]["backend"] for row in document["previews"] if row["plan"]}
+    assert backends == {"llama_cpp-cpu"}
+    body = {"model_id": DEMO_MODEL_ID, "backend": "llama_cpp-cuda"}
+    error = client.post("/place_instance", json=body).json()["error"]
+    assert (error["reason"], error["details"]["nodes"][0]["code"]) == ("engine_missing", "engine_missing")
+
+
+def test_a_backend_that_is_none_names_those_there_are(client: httpx.Client) -> None:
+    body = {"model_id": DEMO_MODEL_ID, "backend": "llama_cp-cpu"}
+    for response in (
+        client.post("/place_instance", json=body),
+        client.get("/instance/previews", params=body),
+    ):
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (422, "backend")
+        assert error["message"].startswith("backend: accepted: an engine (llama_cpp, ")
+        assert error["message"].endswith("for 'llama_cp-cpu' maybe llama_cpp-cpu")
+
+
 def test_state_has_every_key_of_the_contract(client: httpx.Client) -> None:
     state = client.get("/state").json()
     assert set(state) == {

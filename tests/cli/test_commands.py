@@ -10,6 +10,7 @@ import pytest
 
 from support.local_node import demo_model_path
 from support.server import DEMO_MODEL_ID, Server, wharf
+from support.tiny_gguf import TinyShape, write_tiny_gguf
 
 
 def document(server: Server, *arguments: str) -> Any:
@@ -45,7 +46,10 @@ def test_version_json() -> None:
 
 
 def test_launch_wait_chat_show_logs_stop(server: Server) -> None:
-    launched = server.wharf("launch", DEMO_MODEL_ID, "--wait", "--context", "512", "--output", "json")
+    launched = server.wharf(
+        *("launch", DEMO_MODEL_ID, "--wait", "--context", "512", "--backend", "llama_cpp-cpu"),
+        *("--output", "json"),
+    )
     assert launched.returncode == 0, launched.stderr
     shown = json.loads(launched.stdout)
     assert (shown["status"], shown["context_tokens"]) == ("ready", 512)
@@ -61,6 +65,16 @@ def test_launch_wait_chat_show_logs_stop(server: Server) -> None:
     stopped = document(server, "stop", instance_id)
     assert stopped["state"] == "succeeded"
     assert server.wharf("show", instance_id).returncode == 4
+
+
+def test_a_launch_says_what_is_noted_of_its_plan(server: Server, tmp_path: Path) -> None:
+    """A model whose file does not say its window; what becomes of the launch does not matter here."""
+    path = write_tiny_gguf(tmp_path, "llama", TinyShape(context=0)).path
+    assert server.wharf("models", "add", str(path), "--id", "windowless").returncode == 0
+    launched = server.wharf("launch", "windowless", "--context", "512")
+    assert launched.returncode == 0, launched.stderr
+    assert "\nnote: context length unknown\n" in launched.stdout
+    server.wharf("stop", launched.stdout.split()[0])
 
 
 def test_human_tables_do_not_cut_ids(server: Server) -> None:
@@ -83,7 +97,7 @@ def test_plan_shows_memory_and_explains(server: Server) -> None:
 def test_a_refused_plan_exits_5_with_the_reasons_on_stdout(server: Server) -> None:
     refused = server.wharf("plan", DEMO_MODEL_ID, "--min-nodes", "3")
     assert refused.returncode == 5
-    assert "min_nodes is 3, but the fleet has 1 node  (too_few_nodes)" in refused.stdout
+    assert "--min-nodes is 3, but the fleet has 1 node  (too_few_nodes)" in refused.stdout
 
 
 def test_launch_of_an_unknown_model_exits_4_and_names_the_closest(server: Server) -> None:

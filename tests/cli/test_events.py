@@ -68,7 +68,15 @@ def test_a_reconnect_outlives_what_a_proxy_says_meanwhile(tmp_path: Path, status
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(401, Exit.UNAUTHORIZED), (404, Exit.NOT_FOUND), (422, Exit.USAGE)]
+    ("status", "code"),
+    [
+        (401, Exit.UNAUTHORIZED),
+        (404, Exit.NOT_FOUND),
+        (405, Exit.FAILED),
+        (410, Exit.FAILED),
+        (422, Exit.USAGE),
+        (501, Exit.FAILED),
+    ],
 )
 def test_a_reconnect_that_is_refused_ends_at_once(tmp_path: Path, status: int, code: Exit) -> None:
     with streams(event(1), status) as (url, resumed_from), pytest.raises(CliError) as refused:
@@ -83,6 +91,16 @@ def test_a_server_that_only_closes_is_lost_in_the_end(tmp_path: Path) -> None:
     assert lost.value.code is Exit.UNREACHABLE
     assert "wharf ops watch op_1" in str(lost.value)
     assert 2 <= len(resumed_from) <= 4, "it pauses longer each time"
+
+
+def test_what_was_answered_to_the_end_is_said(tmp_path: Path) -> None:
+    with streams(500) as (url, _), pytest.raises(CliError) as lost:
+        list(operation_events(Client(tmp_path, url=url), "op_1", lost_for_s=0.0))
+    assert lost.value.code is Exit.UNREACHABLE
+    assert str(lost.value) == (
+        "lost the control plane for 0 s (HTTP 500 from /api/v1/operations/op_1/events); the work goes on. "
+        "Watch it again with: wharf ops watch op_1"
+    )
 
 
 def test_a_silent_connection_counts_as_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,6 +228,55 @@ nodes:
     assert planned_nodes(plan(fleet, "-o", "json")) == [["a"], ["b"]]
 
 
+HALF_MEASURED = """
+nodes:
+  - {name: lab-1, ram: 64GiB, backends: [llama_cpp-cpu]}
+  - {name: lab-2, ram: 32GiB, backends: [llama_cpp-vulkan, llama_cpp-cpu]}
+"""
+
+
+def test_a_note_is_shown_whichever_row_it_is_of(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lab-2 reports of its accelerator is nothing; it ranks second."""
+    monkeypatch.setenv("COLUMNS", "160")
+    shown = plan(HALF_MEASURED)
+    assert "  note: accelerator not measured (lab-2)\n" in shown.out
+    both = plan("nodes: [{name: a, ram: 64GiB, backends: [llama_cpp-vulkan, llama_cpp-cpu]}]")
+    assert "  note: accelerator not measured\n" in both.out, "of every row"
+    explained = plan(HALF_MEASURED, "--explain", "lab-2").out
+    assert "    note       accelerator not measured\n" in explained
+    assert "accelerator not measured" not in plan(HALF_MEASURED, "--explain", "lab-1").out
+
+
+def test_one_backend_is_asked_for(plan: Plan) -> None:
+    rows = plan("nodes: [{name: a, ram: 64GiB, gpus: [{model: RTX4090}]}]", "--backend", "llama_cpp-cpu",
+                "-o", "json").document["previews"]  # fmt: skip
+    assert [row["plan"]["ranks"][0]["backend"] for row in rows] == ["llama_cpp-cpu"]
+
+
+def test_a_backend_that_is_none_is_an_error_that_names_those_there_are(plan: Plan) -> None:
+    refused = plan(CPU_NODES, "--backend", "llama_cp-cpu")
+    assert (refused.code, refused.out) == (2, "")
+    assert (
+        "--backend is 'llama_cp-cpu'; accepted: an engine (llama_cpp, llama_server, vllm, " in refused.error
+    )
+    assert "maybe llama_cpp-cpu" in refused.error
+
+
+def test_help_is_said_in_options(plan: Plan) -> None:
+    refused = plan("nodes: [{name: a, ram: 64GiB}]", "--min-nodes", "2")
+    assert "ask for --min-nodes 1" in refused.out
+    assert "min_nodes" not in refused.out + refused.error
+    engines = plan(CPU_NODES, "--min-nodes", "2", backends=("llama_cpp-cuda", "llama_cpp-cpu", "sglang-cuda"))
+    assert "its engines (llama_cpp, sglang) run on one machine only" in " ".join(engines.out.split())
+
+
+@pytest.mark.parametrize("ram", ["9" * 5000, "2024-99-99", f'"{"9" * 400}TB"'])
+def test_a_value_that_yaml_or_we_cannot_hold_is_an_error(plan: Plan, ram: str) -> None:
+    refused = plan(f"nodes: [{{name: a, ram: {ram}}}]")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.error.startswith("error: ")
+
+
 def test_the_default_window_is_the_settings(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHARF_DEFAULT_CONTEXT_TOKENS", "4096")
     rows = plan(CPU_NODES, "-o", "json").document["previews"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from wharfinger.api.answers import answers
 from wharfinger.api.bodies import RequestBody
@@ -13,7 +14,7 @@ from wharfinger.api.dependencies import Control, IdempotencyKey, Operator, Viewe
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas import Acknowledgement, DeleteAcknowledgement, Previews, TaggedInstance
 from wharfinger.api.schemas_own import InstanceDetails, Instances
-from wharfinger.api.text import Name, Names
+from wharfinger.api.text import Name, Names, shown
 from wharfinger.api.wire import (
     instance_wire,
     previews_wire,
@@ -23,6 +24,7 @@ from wharfinger.fleet.agent import LogChunk
 from wharfinger.placement.hypothetical import FleetError
 from wharfinger.placement.memory import MAX_CONTEXT_TOKENS, MIN_CONTEXT_TOKENS
 from wharfinger.placement.serial import plan_to_json
+from wharfinger.placement.tags import accepted_instead
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
 from wharfinger.workflows.admission import Admitted
 from wharfinger.workflows.control import InstanceView
@@ -31,6 +33,20 @@ router = APIRouter(tags=["Instances"])
 
 MAX_NODES = 1024
 ContextTokens = Annotated[int | None, Field(strict=True, ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)]
+
+
+def _known_tag(tag: str) -> str:
+    accepted = accepted_instead(shown(tag))
+    if accepted is not None:
+        raise PydanticCustomError("backend", "{accepted}", {"accepted": f"accepted: {accepted}"})
+    return tag
+
+
+Backend = Annotated[
+    Name,
+    AfterValidator(_known_tag),
+    Field(description="An engine, or one with its compute, e.g. llama_cpp-cpu; the planner's choice without"),
+]
 
 
 class PlaceInstanceBody(RequestBody):
@@ -43,6 +59,8 @@ class PlaceInstanceBody(RequestBody):
     excluded_nodes: Names = Field(default_factory=list)
     node_ids: Names = Field(default_factory=list)
     """Nodes that must take part (ours)."""
+    backend: Backend | None = None
+    """Only this engine, or engine with its compute (ours)."""
     context_tokens: ContextTokens = None
 
 
@@ -56,6 +74,7 @@ async def preview_placements(
     context_tokens: Annotated[int | None, Query(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)] = None,
     min_nodes: Annotated[int, Query(ge=1, le=MAX_NODES)] = 1,
     sharding: Sharding | None = None,
+    backend: Annotated[Backend | None, Query()] = None,
     what_if: Annotated[Names | None, Query(description="Machines to imagine, e.g. +1xH100-80GB")] = None,
 ) -> dict[str, Any]:
     """Where a model could run now, best first, with the reasons where it could not."""
@@ -65,6 +84,7 @@ async def preview_placements(
         excluded_node_ids=frozenset(excluded_node_ids or []),
         required_node_ids=frozenset(node_ids or []),
         context_tokens=context_tokens,
+        backend=backend,
     )
     try:
         found = await control.previews(model_id, request, what_if=what_if or (), sharding=sharding)
@@ -85,6 +105,7 @@ async def place_instance(
         excluded_node_ids=frozenset(body.excluded_nodes),
         required_node_ids=frozenset(body.node_ids),
         context_tokens=body.context_tokens,
+        backend=body.backend,
     )
     admitted = await control.place(body.model_id, request, idempotency_key=idempotency_key)
     return acknowledgement(admitted, admitted.instance_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from wharfinger.cli.output import CliError, Exit
+from wharfinger.cli.output import CliError, Exit, in_options
 from wharfinger.placement import codes
 
 PLACEMENT_FAILURE_HEADER = "X-Skulk-Placement-Failure"
@@ -34,7 +34,11 @@ def refused(response: httpx.Response) -> CliError:
         message += (
             " (the CLI sends WHARF_API_KEY; without that and WHARF_URL, admin.key of the data directory)"
         )
-    return CliError(message, code, document=error)
+    if code is Exit.REFUSED:
+        message = in_options(message)
+    told = CliError(message, code, document=error)
+    told.status = response.status_code
+    return told
 
 
 def exit_code(status: int, error: dict[str, Any], headers: httpx.Headers) -> Exit:

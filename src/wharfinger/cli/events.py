@@ -18,8 +18,8 @@ SILENCE_S = 45.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 5.0
 
-_PASSING = (Exit.UNREACHABLE, Exit.FAILED)
-"""What a proxy or an overloaded control plane answers for a while (500, 502, 504, 429) is no refusal of the request."""
+_PASSING = (429, 500, 502, 504)
+"""What a proxy or an overloaded control plane answers for a while is no refusal of the request; nor is 503."""
 
 Event = tuple[str, dict[str, Any]]
 
@@ -46,19 +46,27 @@ def operation_events(client: Client, operation_id: str, *, lost_for_s: float = L
                 if name == "end":
                     return
         except (httpx.TransportError, CliError) as error:
-            if isinstance(error, CliError) and error.code not in _PASSING:
+            if isinstance(error, CliError) and not _passes(error):
                 raise
             why = error
         now = time.monotonic()
         lost_since = lost_since or now
         if now - lost_since >= lost_for_s:
             raise CliError(
-                f"lost the control plane for {lost_for_s:.0f} s; the work goes on. "
+                f"lost the control plane for {lost_for_s:.0f} s{_told(why)}; the work goes on. "
                 f"Watch it again with: wharf ops watch {operation_id}",
                 Exit.UNREACHABLE,
             ) from why
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _passes(error: CliError) -> bool:
+    return error.code is Exit.UNREACHABLE or error.status in _PASSING
+
+
+def _told(why: Exception | None) -> str:
+    return "" if why is None else f" ({str(why) or type(why).__name__})"
 
 
 def _connection(

@@ -13,7 +13,7 @@ from wharfinger.cli.fleet import named, node_names
 from wharfinger.cli.follow import failure_of, follow_operation, require_success
 from wharfinger.cli.model_names import catalog_id
 from wharfinger.cli.node_choice import chosen_nodes
-from wharfinger.cli.output import CliError, Format, emit, say, size, styled
+from wharfinger.cli.output import CliError, Format, emit, in_options, say, size, styled
 from wharfinger.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -44,8 +44,12 @@ def run_launch(body: dict[str, Any], *, wait: bool, output: Format) -> None:
     shown = client.get(f"/api/v1/instances/{path_of(instance_id)}")
 
     def human(out: Console) -> None:
+        from wharfinger.cli.plan import note
+
         nodes = ", ".join(named(node_names(client), shown["node_ids"]))
         out.print(styled(f"{instance_id}  {shown['model_id']}  ", (shown["status"], "bold"), f" on {nodes}"))
+        for flag in shown["plan"]["flags"]:
+            out.print(f"note: {note(flag)}")
         if wait:
             out.print(f"ask it something: wharf chat {shown['model_id']} -m 'Hello'")
         else:
@@ -57,9 +61,9 @@ def run_launch(body: dict[str, Any], *, wait: bool, output: Format) -> None:
 def _explain_refusal(error: CliError) -> None:
     details = (error.document or {}).get("details") or {}
     for node in details.get("nodes", []):
-        say(f"  {node['node_name']}: {node['code']}: {node['message']}")
+        say(f"  {node['node_name']}: {node['code']}: {in_options(node['message'])}")
     for suggestion in details.get("suggestions", []):
-        say(f"  would help: {suggestion['message']}")
+        say(f"  would help: {in_options(suggestion['message'])}")
 
 
 def _with_log_tail(failure: CliError, client: Client, instance_id: str) -> CliError:

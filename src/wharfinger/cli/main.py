@@ -53,6 +53,12 @@ ExcludeOption = Annotated[
 MinNodesOption = Annotated[
     int, typer.Option("--min-nodes", metavar="N", min=1, help="Least number of nodes to use")
 ]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", metavar="TAG", help="Only this engine, or engine with its compute, e.g. llama_cpp-cpu"
+    ),
+]
 NodeOption = Annotated[
     list[str] | None,
     typer.Option("--node", metavar="NODE", help="This node must take part, by name or id; may be repeated"),
@@ -141,6 +147,7 @@ def plan(
         Shardings | None,
         typer.Option("--sharding", case_sensitive=False, help="Only plans of this kind [default: both]"),
     ] = None,
+    backend: BackendOption = None,
     explain: Annotated[
         str | None,
         typer.Option("--explain", metavar="NODE", help="Everything about one node, by name or id"),
@@ -174,6 +181,7 @@ def plan(
         required=tuple(node or ()),
         min_nodes=min_nodes,
         sharding=sharding,
+        backend=backend,
         explain=explain,
         what_if=tuple(what_if or ()),
         fleet=fleet,
@@ -190,6 +198,7 @@ def launch(
     node: NodeOption = None,
     min_nodes: MinNodesOption = 1,
     sharding: ShardingOption = Shardings.PIPELINE,
+    backend: BackendOption = None,
     output: Output = Format.HUMAN,
 ) -> None:
     """Run a model where the planner thinks best."""
@@ -201,6 +210,7 @@ def launch(
         "min_nodes": min_nodes,
         "excluded_nodes": exclude or [],
         "node_ids": node or [],
+        "backend": backend,
         "context_tokens": context,
     }
     run_launch(body, wait=wait, output=output)

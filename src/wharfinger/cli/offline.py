@@ -21,6 +21,7 @@ from wharfinger.cli.plan import PlanOptions, load_json
 from wharfinger.cli.settings import settings_from
 from wharfinger.placement.hypothetical import FleetError, add_what_if, fleet_from_mapping
 from wharfinger.placement.previews import preview_answer
+from wharfinger.placement.tags import accepted_instead
 from wharfinger.placement.types import FleetSnapshot, PlanRequest, Sharding
 from wharfinger.store.database import Database
 
@@ -32,6 +33,9 @@ def plan_offline(options: PlanOptions) -> dict[str, Any]:
         CliError: the fleet file, the model or an option is wrong; the message names which and what is accepted.
     """
     assert options.fleet is not None
+    accepted = None if options.backend is None else accepted_instead(options.backend)
+    if accepted is not None:
+        raise CliError(f"--backend is {options.backend!r}; accepted: {accepted}", Exit.USAGE)
     settings = settings_from()
     try:
         snapshot = add_what_if(_fleet(options.fleet), options.what_if)
@@ -48,6 +52,7 @@ def plan_offline(options: PlanOptions) -> dict[str, Any]:
         excluded_node_ids=frozenset(excluded),
         required_node_ids=frozenset(required),
         context_tokens=options.context_tokens,
+        backend=options.backend,
         default_context_tokens=settings.default_context_tokens,
     )
     answer = preview_answer(snapshot, card, request, catalog=catalog, sharding=sharding)
@@ -78,7 +83,9 @@ def _fleet(path: Path) -> FleetSnapshot:
         raise CliError(f"{path} cannot be read: {reason}", Exit.USAGE) from error
     try:
         described = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
+    except FleetError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a number or date beyond what Python reads
         raise CliError(f"{path} is not YAML: {error}", Exit.USAGE) from error
     return fleet_from_mapping(described)
 

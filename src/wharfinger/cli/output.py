@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from enum import IntEnum, StrEnum
@@ -57,6 +58,8 @@ class CliError(Exception):
         self.code = code
         self.document = document
         self.result: dict[str, Any] = {}
+        self.status: int | None = None
+        """HTTP status, of an answer that was a refusal."""
 
     def to_json(self) -> dict[str, Any]:
         """The one document on stdout: the result as far as there is one, and ``error``."""
@@ -119,6 +122,14 @@ def fail(error: CliError, format_: Format) -> None:
     if format_ is Format.JSON:
         print_json(error.to_json())
     say(styled(("error:", "bold red"), f" {error}"))
+
+
+_OPTIONS = {"min_nodes": "--min-nodes", "context_tokens": "--context"}
+
+
+def in_options(text: str) -> str:
+    """A text of the planner with the request's fields called as the options that set them."""
+    return re.sub(r"\b(min_nodes|context_tokens)\b", lambda field: _OPTIONS[field[0]], text)
 
 
 def size(size_bytes: int | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wharfinger.cli.node_choice import chosen_node, chosen_nodes
-from wharfinger.cli.output import CliError, Exit, Format, emit, size, styled
+from wharfinger.cli.output import CliError, Exit, Format, emit, in_options, size, styled
 from wharfinger.cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class PlanOptions:
     required: tuple[str, ...] = ()
     min_nodes: int = 1
     sharding: str | None = None
+    backend: str | None = None
     explain: str | None = None
     what_if: tuple[str, ...] = ()
     fleet: Path | None = None
@@ -71,7 +72,7 @@ def _refusal_of(options: PlanOptions, document: dict[str, Any]) -> CliError | No
     if refusal is not None:
         error = {"message": refusal["message"], "code": refusal["code"], "details": refusal}
         # Explained is one node only: why it is none at all stands nowhere else.
-        reasons = f": {refusal['message']}" if options.explain else "; the reasons are above"
+        reasons = f": {in_options(refusal['message'])}" if options.explain else "; the reasons are above"
     return CliError(f"{options.model} cannot be placed now{reasons}", Exit.REFUSED, document=error)
 
 
@@ -89,6 +90,7 @@ def _online(options: PlanOptions) -> dict[str, Any]:
         node_ids=chosen_nodes("--node", options.required, names) or None,
         min_nodes=options.min_nodes,
         sharding=options.sharding,
+        backend=options.backend,
         what_if=list(options.what_if) or None,
     )
 
@@ -130,9 +132,23 @@ def print_previews(out: Console, document: dict[str, Any]) -> None:
         )
         if not all(_launchable(row["plan"]) for row in planned):
             out.print(f"  * {NOT_LAUNCHED} (only GGUF, on one machine)", style="dim")
-        for flag in planned[0]["plan"]["flags"]:
-            out.print(f"  note: {flag.replace('_', ' ')}", style="dim")
+        for line in _notes(document, [row["plan"] for row in planned]):
+            out.print(f"  note: {line}", style="dim")
     _print_refusals(out, document, planned=bool(planned))
+
+
+def note(flag: str) -> str:
+    """A plan's flag for people."""
+    return flag.replace("_", " ")
+
+
+def _notes(document: dict[str, Any], plans: list[dict[str, Any]]) -> Iterator[str]:
+    """Each flag once; what is not of every plan with the nodes of those it is of."""
+    for flag in dict.fromkeys(flag for plan in plans for flag in plan["flags"]):
+        flagged = [plan for plan in plans if flag in plan["flags"]]
+        ids = dict.fromkeys(rank["node_id"] for plan in flagged for rank in plan["ranks"])
+        names = ", ".join(_node_name(document, node_id) for node_id in ids)
+        yield note(flag) if len(flagged) == len(plans) else f"{note(flag)} ({names})"
 
 
 def _plan_row(document: dict[str, Any], index: int, row: dict[str, Any]) -> tuple[str, ...]:
@@ -169,7 +185,7 @@ def _pool_lines(rank: dict[str, Any]) -> list[str]:
 def _print_refusals(out: Console, document: dict[str, Any], *, planned: bool) -> None:
     refusals = [row["refusal"] for row in document["previews"] if row["refusal"]]
     if refusals and not planned:
-        out.print(styled((refusals[0]["message"], "bold"), f"  ({refusals[0]['code']})"))
+        out.print(styled((in_options(refusals[0]["message"]), "bold"), f"  ({refusals[0]['code']})"))
     if document["nodes"]:
         print_table(
             out,
@@ -186,14 +202,14 @@ def _print_refusals(out: Console, document: dict[str, Any], *, planned: bool) ->
                     node["node_name"],
                     node["code"],
                     *(_known_size(node[key]) for key in ("needed_bytes", "usable_bytes", "short_by_bytes")),
-                    node["message"],
+                    in_options(node["message"]),
                 )
                 for node in document["nodes"]
             ],
         )
     for refusal in refusals[:1] if not planned else ():
         for suggestion in refusal["suggestions"]:
-            out.print(f"  would help: {suggestion['message']}")
+            out.print(f"  would help: {in_options(suggestion['message'])}")
 
 
 def plan_lines(plan: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
@@ -208,6 +224,8 @@ def plan_lines(plan: dict[str, Any], names: dict[str, str]) -> Iterator[str]:
                 f"{part['name']} {part['size_bytes'] / MIB:.1f} MiB" for part in charge["parts"]
             )
             yield f"           {_pool(charge)}: {parts}"
+    for flag in plan["flags"]:
+        yield f"note       {note(flag)}"
     for part in plan["score"]:
         yield f"score      {_score_text(part)}"
 
@@ -288,7 +306,7 @@ def _print_node(out: Console, node: dict[str, Any]) -> None:
             out.print(f"    {line}")
     refusal = node["refusal"]
     if refusal:
-        out.print(f"  cannot run it alone: {refusal['code']}: {refusal['message']}")
+        out.print(f"  cannot run it alone: {refusal['code']}: {in_options(refusal['message'])}")
         if refusal["needed_bytes"] is not None:
             for name in ("needed_bytes", "usable_bytes", "short_by_bytes"):
                 out.print(f"    {name.removesuffix('_bytes').replace('_', ' '):<9} {size(refusal[name])}")

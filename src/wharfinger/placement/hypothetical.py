@@ -22,6 +22,7 @@ from wharfinger.placement.hardware import (
     known_accelerator,
 )
 from wharfinger.placement.links import RING_ORDER
+from wharfinger.placement.tags import accepted_instead
 from wharfinger.placement.types import (
     DeviceFacts,
     FleetSnapshot,
@@ -49,21 +50,6 @@ ENGINES_BY_COMPUTE: Final = {
 }
 """Engines a described node is taken to have when the description does not list them."""
 _GPU_COMPUTES: Final = tuple(compute for compute in ENGINES_BY_COMPUTE if compute != "cpu")
-_COMPUTES_OF_ENGINE: Final = {
-    "llama_cpp": ("cuda", "rocm", "metal", "vulkan", "cpu"),
-    "llama_server": ("cuda", "rocm", "metal", "vulkan", "cpu"),
-    "vllm": ("cuda", "rocm", "cpu"),
-    "sglang": ("cuda", "rocm"),
-    "mlx": ("metal",),
-    "mlx_audio": ("metal",),
-    "audio_cpp": ("cuda", "rocm", "metal", "vulkan", "cpu"),
-    "comfy": ("cuda", "rocm", "metal"),
-}
-KNOWN_TAGS: Final = (
-    *_COMPUTES_OF_ENGINE,
-    *(f"{engine}-{compute}" for engine, computes in _COMPUTES_OF_ENGINE.items() for compute in computes),
-)
-"""Backend tags a description may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,12 +330,9 @@ def _engines(fields: Fields, devices: Sequence[DeviceFacts]) -> Iterator[str]:
             yield from ENGINES_BY_COMPUTE[compute]
         return
     for tag in fields.texts("backends"):
-        if tag not in KNOWN_TAGS:
-            close = difflib.get_close_matches(tag, KNOWN_TAGS, n=1, cutoff=0.0)
-            engines = ", ".join(_COMPUTES_OF_ENGINE)
-            raise fields.error(
-                "backends", f"an engine ({engines}), or one with its compute; for {tag!r} maybe {close[0]}"
-            )
+        accepted = accepted_instead(tag)
+        if accepted is not None:
+            raise fields.error("backends", accepted)
         yield tag
 
 

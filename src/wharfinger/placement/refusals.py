@@ -63,14 +63,14 @@ _SHARED_CODES: Final = (
 _NAMED: Final = 5
 """Most nodes a summary lists by name."""
 _SET_MESSAGES: Final = {
-    codes.ENGINE_CANNOT_SPAN: "its engines ({backends}) run on one machine only",
+    codes.ENGINE_CANNOT_SPAN: "its engines ({engines}) run on one machine only",
     codes.LINKS_UNSUPPORTED: codes.MEANINGS[codes.LINKS_UNSUPPORTED],
     codes.NO_COMMON_ENGINE: "no {width} nodes share a backend that can span machines",
     codes.LINK_MISSING: "no set of {widths} nodes is linked as the engine needs",
     codes.LINKS_UNKNOWN: "links between the nodes have not been observed yet",
     codes.NO_ROUTABLE_ADDRESS: "donors have only link-local or loopback addresses; a routable one is needed",
     codes.RDMA_MISSING: "no set of {widths} nodes has RDMA links between every two of them",
-    codes.META_NOT_APPLICABLE: "instance meta {meta} does not go with its engines ({backends})",
+    codes.META_NOT_APPLICABLE: "instance meta {meta} does not go with its engines ({engines})",
     codes.TENSOR_UNSUPPORTED: "the card does not support tensor sharding",
     codes.TENSOR_INDIVISIBLE: (
         "hidden size {hidden}, {heads} heads and {kv_heads} KV heads do not divide by any usable width"
@@ -292,7 +292,7 @@ def set_message(work: Workspace, request: PlanRequest, code: str) -> str:
     narrowest, widest = widths(work, request)
     limited = request.max_nodes is None and widest < spanning_nodes(work, request)
     return _SET_MESSAGES.get(code, codes.MEANINGS.get(code, code)).format(
-        backends=", ".join(backends.accepted_backends(card)),
+        engines=", ".join(dict.fromkeys(map(backends.engine_of, backends.accepted_backends(card)))),
         width=narrowest,
         widths=f"{narrowest} to {widest}" if widest > narrowest else str(narrowest),
         limit="; wider ones are tried only where min_nodes asks for them" if limited else "",

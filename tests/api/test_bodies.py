@@ -71,3 +71,9 @@ def test_a_key_of_a_long_id_is_unknown_without_repeating_it(client: httpx.Client
     answer = client.delete(f"/api/v1/keys/{'a' * 5000}")
     assert answer.status_code == 422
     assert len(answer.content) < 1000
+
+
+def test_a_path_that_the_system_cannot_follow_is_refused(client: httpx.Client) -> None:
+    answer = client.post("/api/v1/models", json={"path": f"/{'a' * 300}"})
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (400, "artifact_invalid")
+    assert "File name too long" in answer.json()["error"]["message"]

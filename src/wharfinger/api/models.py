@@ -63,13 +63,6 @@ async def add_model(control: Control, _: Operator, body: AddFileBody) -> dict[st
     path = Path(body.path)
     if not path.is_absolute():
         raise ApiError(400, "path_not_absolute", f"path {shown(body.path)!r} must be absolute", param="path")
-    if path.suffix != ".gguf" and not path.is_dir():
-        raise ApiError(
-            400,
-            "invalid_model_file",
-            f"{shown(body.path)!r} is neither a .gguf file nor a folder with safetensors and config.json",
-            param="path",
-        )
     try:
         card = await control.catalog.add_file(path, body.model_id)
     except CatalogConflict as error:

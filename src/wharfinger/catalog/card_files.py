@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from wharfinger.catalog.card import ModelCard
@@ -22,6 +23,23 @@ def card_of(path: Path, model_id: str | None = None) -> ModelCard:
             f"{model_id!r} cannot be a model id: use letters, digits and . _ : - with at most one / in the middle, "
             "beginning with a letter or digit, at most 200 characters."
         )
-    if path.is_dir():
-        return hf_card(path, model_id)
-    return gguf_card(path, model_id)
+    try:
+        if _is_folder(path):
+            return hf_card(path, model_id)
+        if path.suffix == ".gguf":
+            return gguf_card(path, model_id)
+    except OSError as error:
+        raise ArtifactError(
+            f"{path} cannot be read: {error.strerror}. Check the path and its permissions."
+        ) from error
+    # Not even its first bytes are told: whoever may add models need not be allowed to read every file here.
+    raise ArtifactError(
+        f"{str(path)!r} is neither a .gguf file nor a folder with safetensors and config.json."
+    )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        return False

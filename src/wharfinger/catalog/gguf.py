@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from wharfinger.catalog.errors import GgufError
+from wharfinger.catalog.files import open_regular
 from wharfinger.catalog.ggml_types import GGML_TYPES
 
 KEPT_ARRAY_ELEMENTS = 1024
@@ -77,7 +78,7 @@ def read_gguf(path: Path) -> GgufHeader:
             is not known here. The message names the file, what was found and what to do.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _read(path, file)
     except FileNotFoundError:
         raise GgufError(f"There is no file {path}. Check the path.") from None

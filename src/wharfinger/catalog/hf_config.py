@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wharfinger.catalog.errors import HfConfigError
+from wharfinger.catalog.files import open_regular
 
 _MAX_CONFIG_BYTES = 4 << 20
 _MAX_LAYERS = 1024
@@ -145,7 +146,8 @@ def read_hf_config(path: Path) -> HfConfig:
             raise HfConfigError(
                 f"{path} is larger than {_MAX_CONFIG_BYTES >> 20} MiB, so it is no model config."
             )
-        value = json.loads(path.read_bytes())
+        with open_regular(path) as file:
+            value = json.loads(file.read())
     except FileNotFoundError:
         raise HfConfigError(f"There is no {path}. Fetch it from where the weights came from.") from None
     except OSError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from wharfinger.catalog.errors import SafetensorsError
+from wharfinger.catalog.files import open_regular
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
@@ -111,7 +112,7 @@ def read_safetensors(path: Path) -> tuple[StoredTensor, ...]:
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     """The parsed header and the number of bytes after it."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file_bytes = file.seek(0, 2)
             file.seek(0)
             length = int.from_bytes(file.read(8), "little")
@@ -169,7 +170,8 @@ def _indexed_files(index: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
     try:
         if index.stat().st_size > _MAX_INDEX_BYTES:
             raise _damaged(index, f"it is larger than {_MAX_INDEX_BYTES >> 20} MiB")
-        text = index.read_bytes()
+        with open_regular(index) as opened:
+            text = opened.read()
     except OSError as error:
         raise SafetensorsError(f"{index} cannot be read: {error.strerror}. Check its permissions.") from error
     names = _json_object(index, text).get("weight_map")

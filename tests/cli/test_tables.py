@@ -143,6 +143,7 @@ def test_score_lines(part: tuple[str, float | None, str], line: str) -> None:
         "context_tokens": 512,
         "settings": {"slots": 1},
         "ranks": [],
+        "flags": [],
         "score": [{"name": name, "value": value, "detail": detail}],
     }
     assert list(plan_lines(plan, {}))[1] == f"score      {line}"

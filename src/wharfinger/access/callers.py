@@ -1,4 +1,4 @@
-"""What a route of any front end asks for: a caller of sufficient role."""
+"""What a route of any front end asks for: a caller of sufficient role, and the keys and sessions of them all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
+from wharfinger.access.authenticator import Authenticator
 from wharfinger.access.principals import PRINCIPAL, Principal, Role
 from wharfinger.access.rules import require_role
 
@@ -27,6 +28,12 @@ def _require(role: Role) -> Callable[..., Principal]:
     return check
 
 
+def _authenticator(request: Request) -> Authenticator:
+    return request.app.state.authenticator
+
+
+Auth = Annotated[Authenticator, Depends(_authenticator)]
+"""Keys and sessions of this installation."""
 Viewer = Annotated[Principal, Depends(_require(Role.VIEWER))]
 Operator = Annotated[Principal, Depends(_require(Role.OPERATOR))]
 Admin = Annotated[Principal, Depends(_require(Role.ADMIN))]

@@ -1,35 +1,20 @@
-"""What every route can ask for: the control plane, and a caller of sufficient role."""
+"""What routes of the API can ask for beside the control plane and a caller: the keys, and an idempotency key."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header
 
-from wharfinger.access.authenticator import Authenticator
-from wharfinger.access.callers import Admin, Operator, Viewer
+from wharfinger.access.callers import Auth, Operator
 from wharfinger.access.keys import KeyStore
 from wharfinger.api.errors import ApiError
-from wharfinger.workflows.control import ControlPlane
-
-__all__ = ["Admin", "Auth", "Control", "IdempotencyKey", "Keys", "Operator", "Viewer"]
 
 MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 
 
-def control_plane(request: Request) -> ControlPlane:
-    """The control plane this application serves."""
-    return request.app.state.control
-
-
-def authenticator(request: Request) -> Authenticator:
-    """Who may come in, and whether they still may."""
-    return request.app.state.authenticator
-
-
-def key_store(request: Request) -> KeyStore:
-    """The API keys."""
-    return authenticator(request).keys
+def _key_store(authenticator: Auth) -> KeyStore:
+    return authenticator.keys
 
 
 def _idempotency_key(caller: Operator, idempotency_key: Annotated[str | None, Header()] = None) -> str | None:
@@ -46,7 +31,6 @@ def _idempotency_key(caller: Operator, idempotency_key: Annotated[str | None, He
     return f"{caller.key_id}:{idempotency_key}"
 
 
-Control = Annotated[ControlPlane, Depends(control_plane)]
-Auth = Annotated[Authenticator, Depends(authenticator)]
-Keys = Annotated[KeyStore, Depends(key_store)]
+Keys = Annotated[KeyStore, Depends(_key_store)]
+"""The API keys."""
 IdempotencyKey = Annotated[str | None, Depends(_idempotency_key)]

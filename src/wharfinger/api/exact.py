@@ -8,9 +8,10 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
+from wharfinger.access.callers import Operator
 from wharfinger.api.answers import answers
 from wharfinger.api.bodies import RequestBody
-from wharfinger.api.dependencies import Control, IdempotencyKey, Operator
+from wharfinger.api.dependencies import IdempotencyKey
 from wharfinger.api.errors import PLACEMENT_FAILURE_HEADER, ApiError
 from wharfinger.api.exact_wire import Shard, read_instance, read_shards
 from wharfinger.api.instances import acknowledgement
@@ -21,6 +22,7 @@ from wharfinger.placement import codes
 from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
 from wharfinger.placement.types import FleetSnapshot, PlanRequest, PlanResult
 from wharfinger.workflows.admission import Asked
+from wharfinger.workflows.serving import Control
 
 router = APIRouter(tags=["Instances"])
 

@@ -11,10 +11,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from wharfinger import __version__
+from wharfinger.access.callers import Viewer
 from wharfinger.api.answers import EVERYWHERE, Responses
-from wharfinger.api.dependencies import Control, Viewer
 from wharfinger.api.schemas_own import Alive, NotReady, Ready
 from wharfinger.store.errors import StoreUnavailable
+from wharfinger.workflows.serving import Control
 
 router = APIRouter(tags=["Health"])
 

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from wharfinger.access.callers import Operator, Viewer
 from wharfinger.api.answers import answers
 from wharfinger.api.bodies import RequestBody
-from wharfinger.api.dependencies import Control, IdempotencyKey, Operator, Viewer
+from wharfinger.api.dependencies import IdempotencyKey
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas import Acknowledgement, DeleteAcknowledgement, Previews, TaggedInstance
 from wharfinger.api.schemas_own import InstanceDetails, Instances
@@ -28,6 +29,7 @@ from wharfinger.placement.tags import accepted_instead
 from wharfinger.placement.types import InstanceMeta, PlanRequest, Sharding
 from wharfinger.workflows.admission import Admitted
 from wharfinger.workflows.control import InstanceView
+from wharfinger.workflows.serving import Control
 
 router = APIRouter(tags=["Instances"])
 

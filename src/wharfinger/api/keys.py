@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
+from wharfinger.access.callers import Admin, Viewer
 from wharfinger.access.keys import KeyRecord
 from wharfinger.access.principals import Role
 from wharfinger.api.answers import answers
 from wharfinger.api.bodies import RequestBody
-from wharfinger.api.dependencies import Admin, Keys, Viewer
+from wharfinger.api.dependencies import Keys
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas_own import KeyList, KeyRevoked, NewKey, WhoAmI
 from wharfinger.api.text import Name

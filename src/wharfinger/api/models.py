@@ -8,14 +8,15 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
+from wharfinger.access.callers import Operator, Viewer
 from wharfinger.api.answers import answers
 from wharfinger.api.bodies import RequestBody
-from wharfinger.api.dependencies import Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas_own import ModelDetails, ModelEntry, ModelRemoved, Models
 from wharfinger.api.text import FilePath, Name, shown
 from wharfinger.catalog.errors import CatalogConflict, CatalogError, NotRemovableError
 from wharfinger.catalog.library import CatalogEntry
+from wharfinger.workflows.serving import Control
 
 router = APIRouter(tags=["Models"])
 

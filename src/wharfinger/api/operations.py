@@ -12,8 +12,8 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator, Field
 
+from wharfinger.access.callers import Auth, Operator, Viewer
 from wharfinger.api.answers import EVENT_STREAM, answers
-from wharfinger.api.dependencies import Auth, Control, Operator, Viewer
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas_own import Events, OperationDetails, Operations, OperationSummary
 from wharfinger.operations.feed import follow
@@ -26,6 +26,7 @@ from wharfinger.operations.model import (
 )
 from wharfinger.operations.recurring import SCHEDULE
 from wharfinger.workflows.control import ControlPlane
+from wharfinger.workflows.serving import Control
 
 router = APIRouter(prefix="/api/v1/operations", tags=["Operations"])
 

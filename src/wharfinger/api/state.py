@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from wharfinger.access.callers import Viewer
 from wharfinger.api.answers import answers
-from wharfinger.api.dependencies import Control, Viewer
 from wharfinger.api.instances import tagged
 from wharfinger.api.schemas import State
 from wharfinger.api.schemas_own import Nodes
@@ -17,6 +17,7 @@ from wharfinger.fleet.agent import NodeReport
 from wharfinger.placement.types import NodeFacts
 from wharfinger.workflows.fleet_view import SeenNode
 from wharfinger.workflows.health import health_level, health_reasons
+from wharfinger.workflows.serving import Control
 
 router = APIRouter()
 

@@ -10,12 +10,13 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
+from wharfinger.access.callers import Auth, Viewer
 from wharfinger.access.principals import Principal, Role
 from wharfinger.store.errors import StoreUnavailable
 from wharfinger.web.board import Board, read_board
 from wharfinger.web.rendering import render
-from wharfinger.web.session import Auth, Control, Viewer
 from wharfinger.workflows.control import ControlPlane
+from wharfinger.workflows.serving import Control
 
 LOOK_EVERY_S = 1.0
 KEEP_ALIVE_S = 15.0

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Response
 
+from wharfinger.access.callers import Auth, Operator, Viewer
 from wharfinger.access.principals import Principal, Role
 from wharfinger.catalog.library import UnknownModel
 from wharfinger.fleet.agent import AgentError
@@ -17,9 +18,9 @@ from wharfinger.web.board import node_names, read_board
 from wharfinger.web.events import panel_values
 from wharfinger.web.plans import Preview, launch_request, preview_of
 from wharfinger.web.rendering import page
-from wharfinger.web.session import Auth, Control, Operator, Viewer
 from wharfinger.workflows.admission import PlacementRefused
 from wharfinger.workflows.control import ControlPlane, UnknownInstance
+from wharfinger.workflows.serving import Control
 
 LOG_TAIL_BYTES = 16 << 10
 

@@ -1,38 +1,21 @@
-"""Who looks at the dashboard: the caller a route wants, and signing in and out."""
+"""Signing in to the dashboard, and out of it."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from wharfinger.access.authenticator import SESSION_COOKIE, Authenticator
-from wharfinger.access.callers import Operator, Viewer
+from wharfinger.access.authenticator import SESSION_COOKIE
+from wharfinger.access.callers import Auth, Viewer
 from wharfinger.access.keys import ADMIN_KEY_FILE
 from wharfinger.access.rules import is_local
 from wharfinger.access.sessions import SESSION_LIFETIME_S
 from wharfinger.settings import is_loopback
 from wharfinger.web.rendering import page
 from wharfinger.workflows.control import ControlPlane
-
-__all__ = ["Auth", "Control", "Operator", "Viewer", "router"]
+from wharfinger.workflows.serving import Control
 
 router = APIRouter(include_in_schema=False)
-
-
-def control_plane(request: Request) -> ControlPlane:
-    """The control plane this application serves."""
-    return request.app.state.control
-
-
-def authenticator(request: Request) -> Authenticator:
-    """Keys and sessions of this installation."""
-    return request.app.state.authenticator
-
-
-Control = Annotated[ControlPlane, Depends(control_plane)]
-Auth = Annotated[Authenticator, Depends(authenticator)]
 
 
 @router.get("/login")

@@ -284,3 +284,23 @@ def test_nvidia_memory(
     assert (device.memory_kind, device.total_bytes, device.used_bytes) == (kind, total, used)
     assert reasons.get("devices.0.memory") == missing
     assert (device.compute_capability, device.power_watts) == (".".join(map(str, nvml.capability)), 11.17)
+
+
+class LostNvml(FakeNvml):
+    """Two devices, of which the first fell off the bus."""
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index == 0:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return index
+
+
+def test_a_lost_gpu_hides_no_other() -> None:
+    nvidia = Nvidia()
+    nvidia._nvml = LostNvml("NVIDIA L4", (8, 9), (24 * GIB, GIB))
+    (device,), reasons = nvidia.measure(122 * GIB)
+    assert (device.index, device.name) == (1, "NVIDIA L4")
+    assert reasons == {"devices.0": "NVML failed: GPU is lost"}

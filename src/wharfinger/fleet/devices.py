@@ -52,14 +52,18 @@ class Nvidia:
         if self._nvml is None:
             return (), {"devices.nvidia": self._reason or "NVML was not opened"}
         nvml, missing = self._nvml, {}
+        devices: list[DeviceReport] = []
         try:
-            count = int(nvml.nvmlDeviceGetCount())
-            devices = tuple(self._device(index, ram_bytes, missing) for index in range(count))
+            for index in range(int(nvml.nvmlDeviceGetCount())):
+                try:
+                    devices.append(self._device(index, ram_bytes, missing))
+                except nvml.NVMLError as error:  # fell off the bus: the others go on
+                    missing[f"devices.{index}"] = f"NVML failed: {error}"
         except nvml.NVMLError as error:
-            # A driver that was reloaded or a device that fell off the bus: look afresh at the next report.
-            self._nvml = None
-            return (), {"devices.nvidia": f"NVML failed: {error}"}
-        return devices, missing
+            missing["devices.nvidia"] = f"NVML failed: {error}"
+        if missing and not devices:
+            self._nvml = None  # a driver that was reloaded, perhaps: look afresh at the next report
+        return tuple(devices), missing
 
     def _open(self) -> None:
         import pynvml

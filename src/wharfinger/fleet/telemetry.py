@@ -94,7 +94,9 @@ class Telemetry:
 
     def _devices(self, ram_total_bytes: int, missing: dict[str, str]) -> tuple[DeviceReport, ...]:
         nvidia, nvidia_missing = self._nvidia.measure(ram_total_bytes)
-        amd, amd_missing = amd_devices(_DRM, len(nvidia), ram_total_bytes)
+        amd, amd_missing = amd_devices(
+            _DRM, max((device.index for device in nvidia), default=-1) + 1, ram_total_bytes
+        )
         apple, apple_missing = apple_devices(ram_total_bytes, self._cpu_model)
         missing |= nvidia_missing | amd_missing | apple_missing
         return (*nvidia, *amd, *apple)

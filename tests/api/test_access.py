@@ -41,7 +41,11 @@ def test_wrong_key_is_401(server: Server, header: str) -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/login"])
 def test_open_paths(server: Server, path: str) -> None:
-    assert httpx.get(server.url + path).status_code == 200
+    answer = httpx.get(server.url + path)
+    assert answer.status_code == 200
+    head = httpx.head(server.url + path)  # what load balancers ask
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["Content-Length"] == str(len(answer.content))
 
 
 def test_roles(server: Server) -> None:

@@ -24,12 +24,14 @@ _ALIVE: Responses = {200: {"model": Alive}}
 _READY: Responses = {200: {"model": Ready}, 503: {"model": NotReady}}
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", response_model=None, responses=_ALIVE)
 async def livez() -> dict[str, str]:
     """The process answers. Depends on nothing."""
     return {"status": "ok", "version": __version__}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", response_model=None, responses=_READY)
 async def readyz(control: Control) -> JSONResponse:
     """The database answers within 2 s and every background loop runs; else 503 with what is wrong."""

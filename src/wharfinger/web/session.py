@@ -18,6 +18,7 @@ from wharfinger.workflows.serving import Control
 router = APIRouter(include_in_schema=False)
 
 
+@router.head("/login")
 @router.get("/login")
 async def login_form(request: Request, control: Control, auth: Auth) -> Response:
     """The form; who is signed in already goes on to the dashboard."""

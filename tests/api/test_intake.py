@@ -124,3 +124,5 @@ def test_a_form_says_in_no_encoding_of_its_own_what_it_holds(
     kind = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
     answer = client.post(path, content=body, headers=kind)
     assert (answer.status_code, answer.json()["error"]["reason"]) == (415, "unsupported_media_type")
+    wanted = "send JSON, or what a page's form sends: application/x-www-form-urlencoded"
+    assert answer.json()["error"]["message"].endswith(f" is not taken; {wanted}")

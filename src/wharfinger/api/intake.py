@@ -50,7 +50,8 @@ async def _checked(scope: Scope, receive: Receive) -> Receive:
     headers = text_headers(scope["headers"])
     kind = headers.get("content-type", "").lower()
     if kind.startswith("multipart/"):  # none of our pages sends it, and it may name any encoding of Python's
-        raise ApiError(415, "unsupported_media_type", f"{kind[:100]!r} is not taken; send JSON")
+        wanted = f"send JSON, or what a page's form sends: {_FORM}"
+        raise ApiError(415, "unsupported_media_type", f"{kind[:100]!r} is not taken; {wanted}")
     limit = MAX_OPEN_BODY_BYTES if scope["path"] in OPEN_PATHS else MAX_BODY_BYTES
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:

@@ -168,6 +168,30 @@ def test_a_launch_of_nonsense_is_refused(signed_in: httpx.Client, server: Server
     assert "was not launched." in answer.text
 
 
+@pytest.mark.parametrize("field", ["model", "sharding", "meta", "backend", "context_tokens", "node_id"])
+def test_a_launch_does_not_repeat_a_field_of_any_length(
+    signed_in: httpx.Client, server: Server, field: str
+) -> None:
+    form = {"model": DEMO_MODEL_ID, "sharding": "Pipeline", "meta": "MlxRing", "node_id": "x"}
+    answer = signed_in.post("/ui/launch", data=form | {field: "y" * 100_000}, headers={"Origin": server.url})
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (422, "invalid_request")
+    assert len(answer.content) < 1000
+
+
+def test_what_a_page_is_asked_for_is_not_repeated_at_any_length(
+    signed_in: httpx.Client, server: Server
+) -> None:
+    long = "y" * 5000
+    for answer in (
+        signed_in.post("/ui/stop", data={"instance_id": long}, headers={"Origin": server.url}),
+        signed_in.get("/", params={"model": long}),
+        signed_in.get("/ui/preview", params={"model": DEMO_MODEL_ID, "context_tokens": long}),
+        signed_in.get(f"/ui/instances/{long}/log"),
+    ):
+        assert (answer.status_code, answer.json()["error"]["reason"]) == (422, "invalid_request")
+        assert len(answer.content) < 1000
+
+
 def test_stopping_what_is_not_there_is_404(signed_in: httpx.Client, server: Server) -> None:
     answer = signed_in.post("/ui/stop", data={"instance_id": "inst_none"}, headers={"Origin": server.url})
     assert answer.status_code == 404

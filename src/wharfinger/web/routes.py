@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Response
+from pydantic import Field
 
 from wharfinger.access.callers import Auth, Operator, Viewer
 from wharfinger.access.principals import Principal, Role
@@ -23,18 +24,21 @@ from wharfinger.workflows.control import ControlPlane, UnknownInstance
 from wharfinger.workflows.serving import Control
 
 LOG_TAIL_BYTES = 16 << 10
+MAX_FIELD_CHARACTERS = 200
+"""As many as a model id may have. Notices repeat a field whole."""
 
 router = APIRouter(include_in_schema=False)
 router.include_router(static_files.router)
 router.include_router(session.router)
 router.include_router(events.router)
 
-Wish = Annotated[str, Query(alias="context_tokens")]
+Text = Annotated[str, Field(max_length=MAX_FIELD_CHARACTERS)]
+Wish = Annotated[Text, Query(alias="context_tokens")]
 
 
 @router.get("/")
 async def dashboard(
-    control: Control, auth: Auth, viewer: Viewer, model: str = "", context_tokens: Wish = ""
+    control: Control, auth: Auth, viewer: Viewer, model: Text = "", context_tokens: Wish = ""
 ) -> Response:
     """The whole page, complete without scripts; ``model`` and ``context_tokens`` choose the preview."""
     board = await read_board(control)
@@ -52,7 +56,7 @@ async def dashboard(
 
 
 @router.get("/ui/preview")
-async def preview(control: Control, viewer: Viewer, model: str = "", context_tokens: Wish = "") -> Response:
+async def preview(control: Control, viewer: Viewer, model: Text = "", context_tokens: Wish = "") -> Response:
     """Where a model could run now."""
     return page("_preview.html", await _preview_values(control, viewer, model, context_tokens))
 
@@ -61,12 +65,12 @@ async def preview(control: Control, viewer: Viewer, model: str = "", context_tok
 async def launch(
     control: Control,
     _: Operator,
-    model: Annotated[str, Form()],
-    sharding: Annotated[str, Form()],
-    meta: Annotated[str, Form()],
-    node_id: Annotated[list[str], Form()],
-    backend: Annotated[str, Form()] = "",
-    context_tokens: Annotated[str, Form()] = "",
+    model: Annotated[Text, Form()],
+    sharding: Annotated[Text, Form()],
+    meta: Annotated[Text, Form()],
+    node_id: Annotated[list[Text], Form()],
+    backend: Annotated[Text, Form()] = "",
+    context_tokens: Annotated[Text, Form()] = "",
 ) -> Response:
     """Launch a model exactly as a row of the preview says; a refusal comes with its reasons."""
     try:
@@ -87,7 +91,7 @@ async def launch(
 
 
 @router.post("/ui/stop")
-async def stop(control: Control, _: Operator, instance_id: Annotated[str, Form()]) -> Response:
+async def stop(control: Control, _: Operator, instance_id: Annotated[Text, Form()]) -> Response:
     """Begin to stop an instance."""
     try:
         await control.stop(instance_id)
@@ -99,7 +103,7 @@ async def stop(control: Control, _: Operator, instance_id: Annotated[str, Form()
 
 
 @router.get("/ui/instances/{instance_id}/log")
-async def log_tail(control: Control, _: Viewer, instance_id: str) -> Response:
+async def log_tail(control: Control, _: Viewer, instance_id: Text) -> Response:
     """The end of the log of an instance's first runner."""
     try:
         chunk = await control.read_log(instance_id, -LOG_TAIL_BYTES, LOG_TAIL_BYTES)

@@ -59,7 +59,9 @@ def test_of_many_problems_the_first_hundred_are_listed(client: httpx.Client) -> 
     assert len(post(client, "/place_instance", document).json()["detail"]) == 100
 
 
-@pytest.mark.parametrize("path", ["/instance/{}", "/api/v1/instances/{}", "/api/v1/models/{}"])
+@pytest.mark.parametrize(
+    "path", ["/instance/{}", "/api/v1/instances/{}", "/api/v1/models/{}", "/api/v1/operations/{}"]
+)
 def test_a_name_in_the_url_is_bounded_too(client: httpx.Client, path: str) -> None:
     assert client.get(path.format("x" * 200)).status_code == 404
     assert client.get(path.format("x" * 201)).status_code == 422

@@ -16,6 +16,7 @@ from wharfinger.access.callers import Auth, Operator, Viewer
 from wharfinger.api.answers import EVENT_STREAM, answers
 from wharfinger.api.errors import ApiError
 from wharfinger.api.schemas_own import Events, OperationDetails, Operations, OperationSummary
+from wharfinger.api.text import Name
 from wharfinger.operations.feed import follow
 from wharfinger.operations.model import (
     Operation,
@@ -85,7 +86,7 @@ async def list_operations(
 
 
 @router.get("/{operation_id}", **answers(OperationDetails, 404))
-async def show_operation(control: Control, _: Viewer, operation_id: str) -> dict[str, Any]:
+async def show_operation(control: Control, _: Viewer, operation_id: Name) -> dict[str, Any]:
     """One operation with its steps."""
     operation = await _get(control, operation_id)
     steps = await control.operations.steps(operation_id)
@@ -98,7 +99,7 @@ async def operation_events(
     control: Control,
     auth: Auth,
     viewer: Viewer,
-    operation_id: str,
+    operation_id: Name,
     after: _Sequence = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     last_event_id: _LastEventId = None,
@@ -118,7 +119,7 @@ async def operation_events(
 
 
 @router.post("/{operation_id}/cancel", **answers(OperationSummary, 404, status=202))
-async def cancel_operation(control: Control, _: Operator, operation_id: str) -> dict[str, Any]:
+async def cancel_operation(control: Control, _: Operator, operation_id: Name) -> dict[str, Any]:
     """Ask to cancel. Queued work ends at once; running work stops cooperatively and cleans up."""
     await _get(control, operation_id)
     operation = await control.operations.request_cancel(operation_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 MAX_FAULTS = 1000
 """A body that is wrong in more places gets one complaint: each is made into objects of its own, on the loop."""
@@ -22,5 +23,8 @@ class RequestBody(BaseModel):
             return handler(value)
         except ValidationError as error:
             if error.error_count() > MAX_FAULTS:
-                raise ValueError(f"it is wrong in {error.error_count():,} places") from None
+                places = f"{error.error_count():,}"
+                raise PydanticCustomError(
+                    "too_many", "wrong in {places} places", {"places": places}
+                ) from None
             raise

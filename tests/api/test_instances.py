@@ -65,6 +65,19 @@ def test_excluded_node_is_in_no_row_and_the_refusal_says_so(client: httpx.Client
     assert document["nodes"][0]["code"] == "node_excluded"
 
 
+def test_a_node_is_excluded_by_its_name_as_well(client: httpx.Client) -> None:
+    name = client.get("/api/v1/nodes").json()["nodes"][0]["name"]
+    document = previews(client, excluded_node_ids=name)
+    assert [node["code"] for node in document["nodes"]] == ["node_excluded"]
+    body = {"model_id": DEMO_MODEL_ID, "excluded_nodes": [name]}
+    refused = client.post("/place_instance", json=body)
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (400, "all_nodes_excluded")
+    row = next(row for row in previews(client)["previews"] if row["instance"])
+    ((tag, placement),) = row["instance"].items()
+    exact = client.post("/instance", json={"instance": {tag: placement | {"excludedNodes": [name]}}})
+    assert (exact.status_code, exact.json()["error"]["reason"]) == (400, "node_excluded")
+
+
 def test_what_if_adds_an_imagined_machine(client: httpx.Client) -> None:
     document = previews(client, what_if="+1xH100-80GB")
     backends = {row["plan"]["ranks"][0]["backend"] for row in document["previews"] if row["plan"]}

@@ -22,6 +22,7 @@ from wharfinger.placement import codes
 from wharfinger.placement.exact import ExactPlacement, ExactShard, check_exact
 from wharfinger.placement.types import FleetSnapshot, PlanRequest, PlanResult
 from wharfinger.workflows.admission import Asked
+from wharfinger.workflows.facts import excluding_by_name
 from wharfinger.workflows.serving import Control
 
 router = APIRouter(tags=["Instances"])
@@ -72,7 +73,7 @@ async def create_instance(
     )
 
     def planner(snapshot: FleetSnapshot) -> PlanResult:
-        return check_exact(snapshot, card, placement, request)
+        return check_exact(snapshot, card, placement, excluding_by_name(request, snapshot.nodes))
 
     asked = Asked(
         {"placement": asdict(placement), "excluded_node_ids": sorted(instance.excluded_nodes)}

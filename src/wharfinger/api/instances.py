@@ -34,6 +34,7 @@ from wharfinger.workflows.serving import Control
 router = APIRouter(tags=["Instances"])
 
 MAX_NODES = 1024
+EXCLUDED = "Ids or names of nodes that must not take part; one that no node has is without effect"
 ContextTokens = Annotated[int | None, Field(strict=True, ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)]
 
 
@@ -58,7 +59,7 @@ class PlaceInstanceBody(RequestBody):
     sharding: Sharding = Sharding.PIPELINE
     instance_meta: InstanceMeta = InstanceMeta.RING
     min_nodes: Annotated[int, Field(strict=True, ge=1, le=MAX_NODES)] = 1
-    excluded_nodes: Names = Field(default_factory=list)
+    excluded_nodes: Names = Field(default_factory=list, description=EXCLUDED)
     node_ids: Names = Field(default_factory=list)
     """Nodes that must take part (ours)."""
     backend: Backend | None = None
@@ -72,7 +73,7 @@ async def preview_placements(
     _: Viewer,
     model_id: Name,
     node_ids: Annotated[Names | None, Query()] = None,
-    excluded_node_ids: Annotated[Names | None, Query()] = None,
+    excluded_node_ids: Annotated[Names | None, Query(description=EXCLUDED)] = None,
     context_tokens: Annotated[int | None, Query(ge=MIN_CONTEXT_TOKENS, le=MAX_CONTEXT_TOKENS)] = None,
     min_nodes: Annotated[int, Query(ge=1, le=MAX_NODES)] = 1,
     sharding: Sharding | None = None,

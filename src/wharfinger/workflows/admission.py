@@ -21,7 +21,7 @@ from wharfinger.operations.store import OperationStore
 from wharfinger.placement.planner import plan
 from wharfinger.placement.types import FleetSnapshot, NodeFacts, Plan, PlanRequest, PlanResult, Refusal
 from wharfinger.store.database import Database
-from wharfinger.workflows.facts import fleet_snapshot
+from wharfinger.workflows.facts import excluding_by_name, fleet_snapshot
 from wharfinger.workflows.instances import (
     InstanceStatus,
     add_instance,
@@ -92,7 +92,7 @@ class Admission:
         """
 
         def best(snapshot: FleetSnapshot) -> PlanResult:
-            return plan(snapshot, card, request, catalog=catalog)
+            return plan(snapshot, card, excluding_by_name(request, snapshot.nodes), catalog=catalog)
 
         return await self._admit(nodes, card, best, asked, _instance_id(asked.idempotency_key))
 

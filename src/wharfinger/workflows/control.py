@@ -34,6 +34,7 @@ from wharfinger.workflows.admission import (
     PlacementRefused,
     Planner,
 )
+from wharfinger.workflows.facts import excluding_by_name
 from wharfinger.workflows.fleet_view import HEARTBEAT_S, FleetView
 from wharfinger.workflows.instances import Instance, InstanceFailure, UnknownInstance
 from wharfinger.workflows.launch import LaunchDependencies, LaunchHandler
@@ -186,9 +187,8 @@ class ControlPlane:
         """
         card = (await self.catalog.get(model_id)).card
         snapshot = add_what_if(await self.snapshot(), what_if)
-        answer = preview_answer(
-            snapshot, card, self.with_defaults(request), catalog=await self.cards(), sharding=sharding
-        )
+        wanted = excluding_by_name(self.with_defaults(request), snapshot.nodes)
+        answer = preview_answer(snapshot, card, wanted, catalog=await self.cards(), sharding=sharding)
         return Previews(card, snapshot, answer)
 
     # ── make it run, make it stop ─────────────────────────────────────────────────────────────────────────────

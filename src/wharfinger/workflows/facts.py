@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import MappingProxyType
 
 from wharfinger.engines.registry import SPANS_MACHINES
@@ -13,6 +14,7 @@ from wharfinger.placement.types import (
     InstanceFacts,
     MemoryKind,
     NodeFacts,
+    PlanRequest,
     ReservationFacts,
     Role,
 )
@@ -89,3 +91,10 @@ def fleet_snapshot(
             for instance in instances
         ),
     )
+
+
+def excluding_by_name(request: PlanRequest, nodes: Iterable[NodeFacts]) -> PlanRequest:
+    """The request with the ids of those nodes added whose *name* it excludes; what no node is called has no effect."""
+    excluded = request.excluded_node_ids
+    named = {node.node_id for node in nodes if node.name in excluded}
+    return replace(request, excluded_node_ids=excluded | named)

@@ -111,6 +111,18 @@ def test_an_answer_that_was_cut_off_says_so(endless: Upstream, tmp_path: Path) -
     assert json.loads(endless.seen[-1].body)["max_tokens"] == 60
 
 
+@pytest.mark.parametrize(("behaviour", "tokens"), [("counted", 7), ("at_limit", 3)])
+def test_tokens_are_as_the_endpoint_counts_them(
+    endless: Upstream, tmp_path: Path, behaviour: str, tokens: int
+) -> None:
+    endless.behaviour = behaviour
+    chat = start(endless, tmp_path, "-m", "Hello")
+    answer, errors = chat.communicate(timeout=60)
+    assert (chat.returncode, answer) == (0, "w0 w1 w2 \n"), errors
+    assert f" tokens/s, {tokens} tokens" in errors
+    assert json.loads(endless.seen[-1].body)["stream_options"] == {"include_usage": True}
+
+
 def test_the_case_of_a_name_is_forgiven(endless: Upstream, tmp_path: Path) -> None:
     endless.behaviour = "stream"
     chat = start(endless, tmp_path, "-m", "Hello", model="M")

@@ -240,6 +240,13 @@ class Connection(asyncio.Protocol):
         self.write(frame(EVENTS[0] + EVENTS[1] + event("w2 ", "length") + DONE) + b"0\r\n\r\n")
         self.finished()
 
+    def counted(self) -> None:
+        """Three events of more tokens than pieces, and the usage that was asked for."""
+        usage = b'data: {"object":"chat.completion.chunk","choices":[],"usage":{"completion_tokens":7}}\n\n'
+        self.start_stream()
+        self.write(frame(b"".join(EVENTS[:3]) + usage + DONE) + b"0\r\n\r\n")
+        self.finished()
+
     def half(self) -> None:
         """Two events and half of a third, then the connection is cut."""
         self.start_stream()

@@ -28,6 +28,7 @@ class Answer:
     first_token_s: float
     """From sending the question to the first token."""
     tokens: int
+    """As the endpoint counts them; the pieces that came where it does not say."""
     tokens_per_s: float | None
     """After the first token; ``None`` with fewer than two."""
     cut: bool
@@ -53,17 +54,20 @@ def ask(client: Client, model: str, messages: Messages, max_tokens: int) -> Answ
     first: float | None = None
     pieces: list[str] = []
     cut = False
+    counted: int | None = None
     try:
-        for choice in _choices(client, model, messages, max_tokens):
-            cut = cut or choice.get("finish_reason") == "length"
-            piece = choice.get("delta", {}).get("content")
-            if not piece:
-                continue
-            first = first or time.monotonic()
-            shown = piece if pieces else piece.lstrip()
-            pieces.append(shown)
-            sys.stdout.write(shown)
-            sys.stdout.flush()
+        for chunk in _chunks(client, model, messages, max_tokens):
+            counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
+            for choice in chunk.get("choices", []):
+                cut = cut or choice.get("finish_reason") == "length"
+                piece = choice.get("delta", {}).get("content")
+                if not piece:
+                    continue
+                first = first or time.monotonic()
+                shown = piece if pieces else piece.lstrip()
+                pieces.append(shown)
+                sys.stdout.write(shown)
+                sys.stdout.flush()
     except KeyboardInterrupt as interrupt:
         sys.stdout.write("\n")
         raise AnswerInterrupted("".join(pieces)) from interrupt
@@ -71,12 +75,14 @@ def ask(client: Client, model: str, messages: Messages, max_tokens: int) -> Answ
     ended = time.monotonic()
     if first is None:
         raise CliError(f"{model} answered nothing")
-    rate = (len(pieces) - 1) / (ended - first) if len(pieces) > 1 and ended > first else None
-    return Answer("".join(pieces), first - started, len(pieces), rate, cut)
+    tokens = len(pieces) if counted is None else counted
+    rate = (tokens - 1) / (ended - first) if tokens > 1 and ended > first else None
+    return Answer("".join(pieces), first - started, tokens, rate, cut)
 
 
-def _choices(client: Client, model: str, messages: Messages, max_tokens: int) -> Iterator[dict[str, Any]]:
+def _chunks(client: Client, model: str, messages: Messages, max_tokens: int) -> Iterator[dict[str, Any]]:
     body = {"model": model, "messages": messages, "stream": True, "max_tokens": max_tokens}
+    body["stream_options"] = {"include_usage": True}
     try:
         with client.stream("POST", "/v1/chat/completions", read_s=None, json=body) as response:
             for line in response.iter_lines():
@@ -84,7 +90,7 @@ def _choices(client: Client, model: str, messages: Messages, max_tokens: int) ->
                     event = json.loads(line.removeprefix("data: "))
                     if "error" in event:
                         raise CliError(event["error"]["message"], document=event["error"])
-                    yield from event.get("choices", [])
+                    yield event
     except httpx.TransportError as error:
         raise CliError(f"the stream broke ({type(error).__name__})") from error
 

@@ -31,7 +31,16 @@ def test_no_key_is_401(server: Server, path: str) -> None:
     response = httpx.get(server.url + path)
     assert response.status_code == 401
     assert response.headers["WWW-Authenticate"].startswith("Bearer")
-    assert response.json()["error"].keys() >= {"message", "type", "param", "code"}
+    error = response.json()["error"]
+    assert error.keys() >= {"message", "type", "param", "code"}
+    assert "an API key: send" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/state", "/v1/models"])
+def test_a_key_that_is_not_known_is_said_to_be_so(server: Server, path: str) -> None:
+    wrong = httpx.get(server.url + path, headers={"Authorization": "Bearer wharf_wrong"})
+    assert (wrong.status_code, wrong.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert "API key is unknown or revoked" in wrong.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("header", ["Bearer wrong", "Basic YWRtaW46eA==", "Bearer", "wharf"])

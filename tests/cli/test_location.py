@@ -45,6 +45,11 @@ def test_no_data_directory_at_all(tmp_path: Path) -> None:
 def test_a_named_address_is_used_without_a_lock(server: Server, tmp_path: Path) -> None:
     environment = {"WHARF_DATA_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "WHARF_URL": server.url + "/"}
     assert wharf("ps", environment=environment).returncode == 7
+    wrong = wharf("ps", environment=environment | {"WHARF_API_KEY": "wharf_wrong"})
+    assert wrong.returncode == 7
+    assert "this API key is unknown or revoked. The CLI sends WHARF_API_KEY;" in " ".join(
+        wrong.stderr.split()
+    )
     assert wharf("ps", environment=environment | {"WHARF_API_KEY": server.key}).returncode == 0
 
 

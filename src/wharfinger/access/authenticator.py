@@ -9,7 +9,7 @@ from starlette.requests import cookie_parser
 
 from wharfinger.access.keys import KeyStore
 from wharfinger.access.principals import ANONYMOUS_ADMIN, Principal
-from wharfinger.access.rules import Headers, is_local, same_origin, text_headers
+from wharfinger.access.rules import Headers, bearer_key, is_local, same_origin, text_headers
 from wharfinger.access.sessions import SessionStore
 
 SESSION_COOKIE = "wharf_session"
@@ -32,10 +32,9 @@ class Authenticator:
         if self.disabled:
             return ANONYMOUS_ADMIN if is_local(headers) else None
         named = text_headers(headers)
-        authorization = named.get("authorization")
-        if authorization is not None:
-            scheme, _, key = authorization.partition(" ")
-            return self.keys.check(key.strip()) if scheme.lower() == "bearer" else None
+        if "authorization" in named:
+            key = bearer_key(headers)
+            return None if key is None else self.keys.check(key)
         origin = named.get("origin")
         if "cookie" not in named or (origin is not None and not same_origin(origin, named.get("host"))):
             return None

@@ -94,3 +94,9 @@ def _host_name(host: str) -> str:
 def text_headers(headers: Headers) -> dict[str, str]:
     """Headers by name as text; of several of one name the last."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+
+
+def bearer_key(headers: Headers) -> str | None:
+    """The key that a request was sent with; ``None`` when there is none."""
+    scheme, _, key = dict(headers).get(b"authorization", b"").decode("latin-1").partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from wharfinger.access.authenticator import Authenticator
 from wharfinger.access.principals import PRINCIPAL
-from wharfinger.access.rules import Forbidden, require_same_origin
+from wharfinger.access.rules import Forbidden, bearer_key, require_same_origin
 from wharfinger.api.errors import ApiError, forbidden, respond
 
 Scope = MutableMapping[str, Any]
@@ -62,6 +62,8 @@ class Guard:
         accept = dict(scope["headers"]).get(b"accept", b"")
         if b"text/html" in accept:
             return RedirectResponse("/login", status_code=303)
+        if bearer_key(scope["headers"]) is not None:
+            return _unauthorized("this API key is unknown or revoked")
         return _unauthorized(
             "this route wants an API key: send `Authorization: Bearer KEY` (the first admin key lies in admin.key in "
             "the data directory)"

@@ -31,8 +31,9 @@ def refused(response: httpx.Response) -> CliError:
         error, message = None, f"HTTP {response.status_code} from {response.url.path}"
     code = exit_code(response.status_code, error or {}, response.headers)
     if code is Exit.UNAUTHORIZED:
-        message += (
-            " (the CLI sends WHARF_API_KEY; without that and WHARF_URL, admin.key of the data directory)"
+        message = (
+            f"{message.removesuffix('.')}. The CLI sends WHARF_API_KEY; without that and WHARF_URL, admin.key of the "
+            "data directory."
         )
     if code is Exit.REFUSED:
         message = in_options(message)

@@ -19,6 +19,8 @@ from wharfinger.cli.node_choice import chosen_nodes
 from wharfinger.cli.output import CliError, Exit
 from wharfinger.cli.plan import PlanOptions, load_json
 from wharfinger.cli.settings import settings_from
+from wharfinger.engines.registry import STARTED_ENGINES
+from wharfinger.placement.backends import preferring
 from wharfinger.placement.hypothetical import FleetError, add_what_if, fleet_from_mapping
 from wharfinger.placement.previews import preview_answer
 from wharfinger.placement.tags import accepted_instead
@@ -55,7 +57,9 @@ def plan_offline(options: PlanOptions) -> dict[str, Any]:
         backend=options.backend,
         default_context_tokens=settings.default_context_tokens,
     )
-    answer = preview_answer(snapshot, card, request, catalog=catalog, sharding=sharding)
+    # A described machine has every engine of its hardware; planned for are first those that would be started.
+    planned_for = preferring(card, STARTED_ENGINES)
+    answer = preview_answer(snapshot, planned_for, request, catalog=catalog, sharding=sharding)
     return previews_wire(card, snapshot, answer, excluded)
 
 

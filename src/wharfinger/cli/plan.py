@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wharfinger.cli.node_choice import chosen_node, chosen_nodes
-from wharfinger.cli.output import CliError, Exit, Format, emit, in_options, size, styled
+from wharfinger.cli.output import CliError, Exit, Format, emit, in_options, styled
 from wharfinger.cli.tables import Column, print_table
+from wharfinger.placement.units import gib
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,12 +54,10 @@ def run_plan(options: PlanOptions, output: Format) -> None:
 def _launchable(plan: dict[str, Any]) -> bool:
     """Whether this release would launch a plan; of a machine that was described it may not."""
     from wharfinger.engines.registry import SPANS_MACHINES, engine_for
-    from wharfinger.placement.backends import GGUF_BACKENDS, engine_of
 
-    backend = plan["ranks"][0]["backend"]
-    # What one GGUF engine is planned to run on a machine, the one that is there runs as well.
-    served = engine_of(backend) in GGUF_BACKENDS or engine_for(backend) is not None
-    return served and (SPANS_MACHINES or len(plan["ranks"]) == 1)
+    if engine_for(plan["ranks"][0]["backend"]) is None:
+        return False
+    return SPANS_MACHINES or len(plan["ranks"]) == 1
 
 
 def _refusal_of(options: PlanOptions, document: dict[str, Any]) -> CliError | None:
@@ -116,7 +115,12 @@ def _offline(options: PlanOptions) -> dict[str, Any]:
 def print_previews(out: Console, document: dict[str, Any]) -> None:
     """The ranked options, then the nodes that are out, then what would help."""
     planned = [row for row in document["previews"] if row["plan"]]
-    if planned:
+    planned.sort(key=lambda row: not _launchable(row["plan"]))
+    shown, split = planned, []
+    if any(len(row["plan"]["ranks"]) == 1 for row in planned):
+        split = [row for row in planned if len(row["plan"]["ranks"]) > 1 and not _launchable(row["plan"])]
+        shown = [row for row in planned if row not in split]
+    if shown:
         print_table(
             out,
             (
@@ -128,13 +132,25 @@ def print_previews(out: Console, document: dict[str, Any]) -> None:
                 Column("window"),
                 Column("memory needed of usable"),
             ),
-            [_plan_row(document, index, row) for index, row in enumerate(planned, 1)],
+            [_plan_row(document, index, row) for index, row in enumerate(shown, 1)],
         )
-        if not all(_launchable(row["plan"]) for row in planned):
-            out.print(f"  * {NOT_LAUNCHED} (only GGUF, on one machine)", style="dim")
-        for line in _notes(document, [row["plan"] for row in planned]):
+        if not all(_launchable(row["plan"]) for row in shown):
+            out.print(f"  * {NOT_LAUNCHED} (only llama_cpp, on one machine)", style="dim")
+        if split:
+            out.print(
+                f"  also fits split over {_widths(split)} machines, which this release does not launch: "
+                "--min-nodes 2 shows them",
+                style="dim",
+            )
+        for line in _notes(document, [row["plan"] for row in shown]):
             out.print(f"  note: {line}", style="dim")
     _print_refusals(out, document, planned=bool(planned))
+
+
+def _widths(rows: list[dict[str, Any]]) -> str:
+    """On how many machines the rows' plans are: ``2, 3 or 4``."""
+    *others, last = map(str, sorted({len(row["plan"]["ranks"]) for row in rows}))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def note(flag: str) -> str:
@@ -240,7 +256,7 @@ def _score_text(part: dict[str, Any]) -> str:
     if name == "width":
         return f"{name} {-value:.0f} {'node' if value == -1 else 'nodes'}"
     if name == "free_memory_bytes":
-        return f"free_memory {size(int(value))}"
+        return f"free_memory {gib(int(value))}"
     shown = abs(value) if name == "load" else value + 0.0  # adding 0.0 makes -0.0 a plain 0
     return f"{name} {shown:g} {detail}".rstrip()
 
@@ -253,7 +269,7 @@ def _layers(rank: dict[str, Any]) -> str:
 
 
 def _known_size(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else size(size_bytes)
+    return "" if size_bytes is None else gib(size_bytes)
 
 
 def _charges(rank: dict[str, Any]) -> str:
@@ -265,7 +281,7 @@ def _charge(charge: dict[str, Any]) -> str:
 
 
 def _of_usable(charge: dict[str, Any]) -> str:
-    return f"{size(charge['needed_bytes'])} of {size(charge['usable_bytes'])}"
+    return f"{gib(charge['needed_bytes'])} of {gib(charge['usable_bytes'])}"
 
 
 def _pool(charge: dict[str, Any]) -> str:
@@ -300,7 +316,7 @@ def _explained(document: dict[str, Any], wanted: str) -> dict[str, Any]:
 def _print_node(out: Console, node: dict[str, Any]) -> None:
     name, node_id = node["node_name"], node["node_id"]
     out.print(styled((name, "bold"), "" if node_id == name else f"  {node_id}"))
-    for plan in node["plans"]:
+    for plan in sorted(node["plans"], key=lambda plan: not plan["launchable"]):  # what runs now first
         out.print("  can run it:" if plan["launchable"] else f"  could run it ({NOT_LAUNCHED}):")
         for line in plan_lines(plan, node["node_names"]):
             out.print(f"    {line}")
@@ -309,9 +325,10 @@ def _print_node(out: Console, node: dict[str, Any]) -> None:
         out.print(f"  cannot run it alone: {refusal['code']}: {in_options(refusal['message'])}")
         if refusal["needed_bytes"] is not None:
             for name in ("needed_bytes", "usable_bytes", "short_by_bytes"):
-                out.print(f"    {name.removesuffix('_bytes').replace('_', ' '):<9} {size(refusal[name])}")
+                out.print(f"    {name.removesuffix('_bytes').replace('_', ' '):<9} {gib(refusal[name])}")
+        width = max((len(part["name"]) for part in refusal["parts"]), default=0)
         for part in refusal["parts"]:
-            out.print(f"    {part['name']:<16} {part['size_bytes'] / MIB:10.1f} MiB")
+            out.print(f"    {part['name']:<{width}} {part['size_bytes'] / MIB:10.1f} MiB")
     if not node["plans"] and not refusal:
         out.print("  fits, but better nodes were ranked first")
 

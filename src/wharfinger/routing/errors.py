@@ -56,12 +56,14 @@ def envelope(message: str, error_type: str, param: str | None, code: str | None)
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
-def unauthorized() -> GatewayError:
+def unauthorized(*, key_sent: bool) -> GatewayError:
     """401: no credential, or one that is not known."""
     return GatewayError(
         401,
         "invalid_api_key",
-        "This endpoint needs an API key: send 'Authorization: Bearer KEY' with a key that is known here.",
+        "This API key is unknown or revoked."
+        if key_sent
+        else "This endpoint needs an API key: send 'Authorization: Bearer KEY' with a key that is known here.",
         error_type="authentication_error",
         headers=[(b"www-authenticate", b"Bearer")],
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from wharfinger.access.rules import bearer_key
 from wharfinger.routing import errors
 from wharfinger.routing.asgi import Authenticate, Receive, Scope, Send, send_json
 from wharfinger.routing.body import ClientGone, peek, read_body
@@ -104,7 +105,7 @@ class Gateway:
         headers = scope["headers"]
         exchange.principal = self._authenticate(headers)
         if exchange.principal is None:
-            raise errors.unauthorized()
+            raise errors.unauthorized(key_sent=bearer_key(headers) is not None)
         if exchange.route == MODELS:
             _require_method(exchange.method, "GET")
             await self._answer_models(exchange, path[len(MODELS) + 1 :])

@@ -8,6 +8,8 @@ from wharfinger.engines.base import Engine
 from wharfinger.engines.llama_cpp import LlamaCppEngine
 
 ENGINES: tuple[Engine, ...] = (LlamaCppEngine(),)
+STARTED_ENGINES: Final = tuple(engine.name for engine in ENGINES)
+"""Names of the engines that are started."""
 SPANS_MACHINES: Final = False
 """Whether a model is launched over several machines: their runners cannot be joined yet."""
 

@@ -6,7 +6,7 @@ every compute of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -99,6 +99,16 @@ def preference_index(card: ModelCard, tag: str) -> int:
         if matches(tag, wanted):
             return index
     return len(preference)
+
+
+def preferring(card: ModelCard, engines: Sequence[str]) -> ModelCard:
+    """The card with these engines before all others that it names, each group in its own order."""
+    wanted = card.placement.backend_preference
+    first = [tag for tag in wanted if engine_of(tag) in engines]
+    rest = [tag for tag in wanted if engine_of(tag) not in engines]
+    order = tuple(dict.fromkeys((*first, *engines, *rest)))
+    placement = card.placement.model_copy(update={"backend_preference": order})
+    return card.model_copy(update={"placement": placement})
 
 
 def eligible_tags(card: ModelCard, advertised: Iterable[str], only: str | None = None) -> tuple[str, ...]:

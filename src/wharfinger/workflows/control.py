@@ -11,11 +11,13 @@ import structlog
 from wharfinger.access.secrets import InstallationSecret
 from wharfinger.catalog.card import ModelCard
 from wharfinger.catalog.library import CatalogLibrary
+from wharfinger.engines.registry import STARTED_ENGINES
 from wharfinger.fleet.agent import LogChunk, NodeAgent, RunnerReport
 from wharfinger.operations.model import Conflict, Operation
 from wharfinger.operations.recurring import Recurrence, Retention, Schedule
 from wharfinger.operations.store import OperationStore
 from wharfinger.operations.worker import Worker
+from wharfinger.placement.backends import preferring
 from wharfinger.placement.hypothetical import add_what_if
 from wharfinger.placement.previews import PreviewAnswer, preview_answer
 from wharfinger.placement.serial import request_to_json
@@ -188,7 +190,9 @@ class ControlPlane:
         card = (await self.catalog.get(model_id)).card
         snapshot = add_what_if(await self.snapshot(), what_if)
         wanted = excluding_by_name(self.with_defaults(request), snapshot.nodes)
-        answer = preview_answer(snapshot, card, wanted, catalog=await self.cards(), sharding=sharding)
+        # A machine that is imagined has every engine of its hardware; those that would be started come first.
+        planned_for = preferring(card, STARTED_ENGINES) if what_if else card
+        answer = preview_answer(snapshot, planned_for, wanted, catalog=await self.cards(), sharding=sharding)
         return Previews(card, snapshot, answer)
 
     # ── make it run, make it stop ─────────────────────────────────────────────────────────────────────────────

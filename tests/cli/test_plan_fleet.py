@@ -60,7 +60,9 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     ) -> Ended:
         model = tmp_path / "card.json"
         described = card(
-            layer_mib=layer_mib, backends=backends, gguf_file="a.gguf" if backends == GGUF else ""
+            layer_mib=layer_mib,
+            backends=backends,
+            gguf_file="a.gguf" if backends in (GGUF, SERVER_FIRST) else "",
         )
         model.write_text(described.model_dump_json(by_alias=True))
         path = fleet
@@ -112,7 +114,7 @@ def test_plans_on_one_machine_are_not_marked(plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     ("backends", "backend", "launchable"),
-    [(GGUF, "llama_server-metal", True), (("mlx",), "mlx-metal", False)],
+    [(GGUF, "llama_server-metal", False), (GGUF, "llama_cpp-metal", True), (("mlx",), "mlx-metal", False)],
 )
 def test_an_engine_that_this_release_does_not_run_is_marked(
     plan: Plan, backends: tuple[str, ...], backend: str, launchable: bool
@@ -121,6 +123,74 @@ def test_an_engine_that_this_release_does_not_run_is_marked(
     rows = plan(fleet, "-o", "json", backends=backends).document["previews"]
     assert [row["plan"]["ranks"][0]["backend"] for row in rows] == [backend]
     assert [row["launchable"] for row in rows] == [launchable]
+
+
+SERVER_FIRST = ("llama_server-cuda", "llama_cpp-cuda", "llama_server-cpu", "llama_cpp-cpu")
+"""The order that a catalogued GGUF file has."""
+THREE_GPUS = """
+nodes:
+  - {name: lab-1, ram: 64GiB, gpus: [{model: RTX4090}]}
+  - {name: lab-2, ram: 64GiB, gpus: [{model: RTX3090}]}
+  - {name: lab-3, ram: 64GiB, gpus: [{model: RTX3090}]}
+links: all
+"""
+
+
+def test_a_described_machine_is_planned_with_an_engine_that_is_started(plan: Plan) -> None:
+    """The card wishes for llama-server first; a described machine has it, this release does not start it."""
+    described = plan(THREE_GPUS, "--what-if", "+1xRTX4090-24GB", "-o", "json", backends=SERVER_FIRST).document
+    singles = [row for row in described["previews"] if row["plan"] and len(row["plan"]["ranks"]) == 1]
+    assert {row["plan"]["ranks"][0]["backend"] for row in singles} == {"llama_cpp-cuda"}
+    assert [row["launchable"] for row in singles] == [True, True, True, True]
+
+
+def test_splits_take_one_line_where_a_machine_alone_does(plan: Plan) -> None:
+    shown = plan(THREE_GPUS, backends=SERVER_FIRST)
+    assert shown.code == 0, shown.error
+    numbers = [line.split()[0] for line in shown.out.splitlines() if " lab-" in line and "GPU 0" in line]
+    assert numbers == ["1", "alt", "alt"]
+    assert (
+        "  also fits split over 2 or 3 machines, which this release does not launch: --min-nodes 2 shows them\n"
+        in shown.out
+    )
+    assert "*" not in shown.out
+    document = plan(THREE_GPUS, "-o", "json", backends=SERVER_FIRST).document
+    widths = [len(row["plan"]["ranks"]) for row in document["previews"] if row["plan"]]
+    assert widths == [1, 2, 3, 1, 1], "as the planner ranks them"
+    assert "1*" in plan(THREE_GPUS, "--min-nodes", "2", backends=SERVER_FIRST).out
+
+
+def test_explain_says_first_what_runs_now(plan: Plan) -> None:
+    explained = plan(THREE_GPUS, "--explain", "lab-3", backends=SERVER_FIRST).out
+    assert explained.index("  can run it:\n") < explained.index("  could run it (planned;")
+
+
+def test_a_cap_that_refuses_is_named(plan: Plan) -> None:
+    fleet = "nodes: [{name: a, ram: 64GiB, memory_cap: 1GiB, backends: [llama_cpp-cpu]}]"
+    assert "usable 1.00 GiB (capped at 1.00 GiB)" in " ".join(plan(fleet).out.split())
+    explained = plan(fleet, "--explain", "a").out
+    assert "usable 1.00 GiB (capped at 1.00 GiB)\n" in explained
+
+
+def test_parts_of_a_refusal_stand_in_one_column(plan: Plan) -> None:
+    fleet = "nodes: [{name: a, ram: 8GiB, backends: [llama_cpp-cpu]}]"
+    lines = plan(fleet, "--explain", "a", layer_mib=1280).out.splitlines()
+    parts = [line for line in lines if line.endswith(" MiB")]
+    assert len(parts) > 2
+    assert len({len(line) for line in parts}) == 1
+
+
+def test_a_backend_the_card_does_not_accept_is_the_reason_of_every_node(plan: Plan) -> None:
+    """A node that has vLLM was said to have "no engine for this: wanted vllm; has vllm-cuda"."""
+    refused = plan(TWO_CARDS, "--backend", "vllm")
+    assert refused.code == 5
+    assert "backend is vllm; the card accepts llama_cpp, llama_server  (backend_not_accepted)" in refused.out
+    assert "has no engine" not in refused.out
+    nodes = plan(TWO_CARDS, "--backend", "vllm", "-o", "json").document["nodes"]
+    assert [(node["code"], node["message"]) for node in nodes] == [
+        ("backend_not_accepted", "lab-1: the card does not accept the backend asked for"),
+        ("backend_not_accepted", "lab-2: the card does not accept the backend asked for"),
+    ]
 
 
 def test_one_node_and_tensor_sharding_is_an_error_that_says_so(plan: Plan) -> None:

@@ -134,7 +134,7 @@ def test_fleet_names_are_text(tmp_path: Path) -> None:
             "expected_passes_per_s unknown bandwidth not known",
         ),
         (("expected_passes_per_s", 12.5, "bound by links"), "expected_passes_per_s 12.5 bound by links"),
-        (("free_memory_bytes", 3 << 30, ""), "free_memory 3.0 GiB"),
+        (("free_memory_bytes", 3 << 30, ""), "free_memory 3.00 GiB"),
     ],
 )
 def test_score_lines(part: tuple[str, float | None, str], line: str) -> None:

@@ -13,6 +13,7 @@ from support.fleets import GIB, ask, card, cpu_server, fleet, gpu_server, mac, m
 from wharfinger.placement import codes
 from wharfinger.placement.planner import plan
 from wharfinger.placement.types import InstanceFacts, InstanceMeta, Refusal, ReservationFacts, Sharding
+from wharfinger.placement.units import gib
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,14 +35,14 @@ def test_the_summary_in_the_manner_of_kubernetes() -> None:
         gpu_server("lab-5", backends=("vllm-cuda",)),
     )
     refusal = refused(fleet(*members), card(layer_mib=350), ask())
-    shown = re.sub(r"by \d+\.\d GiB", "by X", refusal.message)
+    shown = re.sub(r"by [\d.]+ GiB", "by X", refusal.message)
     assert shown == (
         "0/5 nodes can run this: 3 short of memory (least short: lab-2 by X), 2 lack an engine for it; "
         "together: links of lab-1, lab-2, lab-3 have not been observed yet"
     )
     assert refusal.code == "links_unknown"
     least = next(node for node in refusal.nodes if node.node_id == "lab-2")
-    assert f"by {(least.short_by_bytes or 0) / GIB:.1f} GiB" in refusal.message
+    assert f"by {gib(least.short_by_bytes or 0)}" in refusal.message
     assert [node.node_id for node in refusal.nodes] == ["lab-1", "lab-2", "lab-3", "lab-4", "lab-5"]
     assert refusal.nodes[3].message == "lab-4 has no engine for this: wanted mlx; has vllm-cuda"
 
@@ -248,3 +249,21 @@ def test_placement_is_pure() -> None:
             assert not (isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("open", "print")), (
                 file
             )
+
+
+@pytest.mark.parametrize(
+    ("cap", "reserved", "words"),
+    [
+        (8, 7, "usable 1.00 GiB (capped at 8.00 GiB, of which 7.00 GiB is reserved)"),
+        (1, 2, "usable -1.00 GiB (capped at 1.00 GiB, of which 2.00 GiB is reserved)"),
+        (1000, 7, "usable 41.0 GiB"),
+    ],
+)
+def test_a_cap_is_named_where_it_is_what_refuses(cap: int, reserved: int, words: str) -> None:
+    node = replace(cpu_server("a", 64), memory_cap_bytes=cap * GIB, backends=frozenset({"llama_cpp-cpu"}))
+    claimed = [ReservationFacts("i", "a", None, reserved * GIB, observed=False)]
+    refusal = refused(
+        fleet(node, reservations=claimed), card(layer_mib=2000, backends=("llama_cpp-cpu",)), ask()
+    )
+    (told,) = refusal.nodes
+    assert told.message.endswith(words), told.message

@@ -130,7 +130,16 @@ def test_one_layer_is_singular() -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(0, "0.0 MiB"), (-30, "-30 bytes"), (1, "1 byte"), (104858, "0.1 MiB"), (-(3 << 30), "-3.0 GiB")],
+    [
+        (0, "0 bytes"),
+        (-30, "-30 bytes"),
+        (1, "1 byte"),
+        (104858, "0.10 MiB"),
+        (921600, "0.88 MiB"),
+        (430 << 20, "430 MiB"),
+        ((1 << 30) - 1, "1.00 GiB"),
+        (-(3 << 30), "-3.00 GiB"),
+    ],
 )
 def test_small_sizes_do_not_read_as_nothing(size_bytes: int, text: str) -> None:
     """A shortage of 30 bytes was "-0.0 MiB"."""

@@ -55,7 +55,7 @@ def test_only_devices_of_the_backend_count() -> None:
     refusal = refused(fleet(both))
     assert refusal.code == "min_vram"
     assert refusal.nodes[0].message == (
-        "a: no device reaches the card's minVramGib: largest device 8.0 GiB, 24 GiB needed"
+        "a: no device reaches the card's minVramGib: largest device 8.00 GiB, 24 GiB needed"
     )
     best = plan(fleet(replace(both, backends=frozenset({"llama_cpp-rocm"}))), LARGE, ask()).best
     assert best is not None

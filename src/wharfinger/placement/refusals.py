@@ -98,6 +98,8 @@ def node_refusals(
         gated = found.gated.get(node.node_id)
         refused = found.refused.get(node.node_id)
         if gated is not None:
+            if gated == codes.ENGINE_MISSING and found.request_code == codes.BACKEND_NOT_ACCEPTED:
+                gated = found.request_code  # whatever engines the node has
             refusals.append(gate_refusal(work, node, gated, request))
         elif refused is not None:
             refusals.append(node_refusal(node, refused))

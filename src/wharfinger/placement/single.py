@@ -157,7 +157,24 @@ def short_of_memory(
     detail = work.ruled_out.get(key)
     if detail is None:
         detail = work.ruled_out[key] = _ruled_out(work.card, tag, len(devices))
+    capped = _capped(work, node, shortage)
+    if capped:
+        detail = f"{capped}; {detail}" if detail else capped
     return TagRefusal(codes.MEMORY_SHORT, tag, shortage=shortage, detail=detail, pools=short)
+
+
+def _capped(work: Workspace, node: NodeFacts, shortage: MemberShortage) -> str:
+    """The operator's cap in words, where what is usable is what it leaves; empty where it is not."""
+    cap_bytes = node.memory_cap_bytes
+    if cap_bytes is None:
+        return ""
+    left_bytes = memory.node_cap_left(node, work.claims(node))
+    assert left_bytes is not None  # there is a cap
+    if max(0, shortage.usable) != max(0, left_bytes):
+        return ""
+    reserved_bytes = cap_bytes - left_bytes
+    reserved = f", of which {gib(reserved_bytes)} is reserved" if reserved_bytes else ""
+    return f"capped at {gib(cap_bytes)}{reserved}"
 
 
 def needs_host(work: Workspace, tag: str) -> bool:

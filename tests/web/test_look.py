@@ -73,6 +73,26 @@ def test_400_pixels_need_no_sideways_scrolling(dashboard: Callable[..., Page]) -
     assert violations(page) == []
 
 
+def panels(page: Page) -> dict[str, tuple[float, float]]:
+    """Left and upper edge of every panel in pixels, by its title."""
+    found = page.locator("main .panel").all()
+    boxes = {panel.get_by_role("heading", level=2).inner_text(): panel.bounding_box() for panel in found}
+    return {title.lower(): (box["x"], box["y"]) for title, box in boxes.items() if box is not None}
+
+
+def test_on_a_small_screen_chat_comes_right_after_the_instances(dashboard: Callable[..., Page]) -> None:
+    found = panels(dashboard(viewport={"width": 400, "height": 800}))
+    from_the_top = sorted(found, key=lambda title: found[title][1])
+    assert from_the_top == ["where can it run", "instances", "chat", "nodes", "operations"]
+
+
+def test_on_a_wide_screen_there_are_two_columns(dashboard: Callable[..., Page]) -> None:
+    found = panels(dashboard(viewport={"width": 1280, "height": 800}))
+    by_column = sorted(found, key=found.__getitem__)
+    assert by_column == ["where can it run", "instances", "operations", "nodes", "chat"]
+    assert found["where can it run"][1] == found["nodes"][1]
+
+
 def test_login_at_400_pixels(new_page: Callable[..., Page], server: Server) -> None:
     page = new_page(viewport={"width": 400, "height": 800})
     page.goto(server.url)

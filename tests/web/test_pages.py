@@ -150,6 +150,26 @@ def test_a_preview_names_the_layers_each_pool_holds(signed_in: httpx.Client) -> 
     assert "layers 0-17</dt>" in text
 
 
+def test_a_plan_on_one_node_names_no_sharding_and_explains_itself_in_words(signed_in: httpx.Client) -> None:
+    text = signed_in.get("/ui/preview", params={"model": DEMO_MODEL_ID}).text
+    assert '<span class="facts">one node</span>' in text
+    assert "· MlxRing" not in text
+    assert "<dt>nodes taken</dt><dd>1 node</dd>" in text
+    assert "-0" not in re.findall(r"<dd>(.*?)</dd>", text)
+
+
+def test_a_refusal_of_one_node_names_no_sharding(signed_in: httpx.Client) -> None:
+    text = signed_in.get("/ui/preview", params={"model": DEMO_MODEL_ID, "context_tokens": "1000000"}).text
+    assert '<span class="facts">one node</span>' in text
+    assert "· MlxRing" not in text
+
+
+def test_an_empty_catalog_says_what_to_do(fresh: Server) -> None:
+    with fresh.start().client() as client:
+        text = client.get("/").text
+    assert "then reload this page: the list of models does not follow live." in text
+
+
 def test_an_unknown_model_names_the_closest(signed_in: httpx.Client) -> None:
     text = signed_in.get("/ui/preview", params={"model": "gemma-3-27b<i>"}).text
     assert DEMO_MODEL_ID in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,13 +11,15 @@ from hypothesis import strategies as st
 
 from wharfinger.access.principals import Principal, Role
 from wharfinger.fleet.agent import DeviceReport, EngineReport, NodeReport
-from wharfinger.placement.types import InstanceMeta, Refusal, ReservationFacts, Sharding
+from wharfinger.placement.types import InstanceMeta, Refusal, ReservationFacts, ScorePart, Sharding
+from wharfinger.placement.units import gib
 from wharfinger.web.board import Board
 from wharfinger.web.events import changes, message
 from wharfinger.web.nodes import STEP_BYTES, memory_bar, node_views
 from wharfinger.web.plans import launch_request
 from wharfinger.web.rendering import ago, render, tokens
 from wharfinger.web.routes import parse_wish
+from wharfinger.web.scores import ScoreLine, score_lines
 from wharfinger.workflows.fleet_view import SeenNode
 
 GIB = 1 << 30
@@ -64,6 +67,39 @@ def test_a_bar_draws_seen_reservations_inside_what_is_used_and_others_on_top() -
         ("promised", 20 * GIB, 40.0, 20.0),
     ]
     assert (bar.used_bytes, bar.reserved_bytes, bar.free_bytes) == (40 * GIB, 50 * GIB, 40 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "figures"),
+    [
+        ([], ["16 in use", "nothing reserved", "48 free", "of 64"]),
+        ([reservation(4 * GIB, True)], ["16 in use, of which 4 reserved by instances", "48 free", "of 64"]),
+        ([reservation(4 * GIB, False)], ["16 in use", "4 reserved, not in use yet", "44 free", "of 64"]),
+        (
+            [reservation(4 * GIB, True), reservation(8 * GIB, False)],
+            ["16 in use, of which 4 reserved by instances", "8 reserved, not in use yet", "40 free", "of 64"],
+        ),
+        (
+            [reservation(20 * GIB, True)],
+            ["16 in use, less than the 20 reserved by instances", "48 free", "of 64"],
+        ),
+    ],
+)
+def test_the_figures_of_a_pool_count_nothing_twice(
+    reserved: list[ReservationFacts], figures: list[str]
+) -> None:
+    text = render("_nodes.html", {"board": board(nodes=node_views([seen()], reserved))})
+    (shown,) = re.findall(r'<p class="figures">(.*?)</p>', text, re.DOTALL)
+    lines = [re.sub(r"<[^>]*>", "", line) for line in re.findall(r"<span>(.*?)</span>", shown, re.DOTALL)]
+    in_gib = [re.sub(r"\d+", lambda found: gib(int(found[0]) * GIB), figure) for figure in figures]
+    assert [" ".join(line.split()) for line in lines] == in_gib
+
+
+@pytest.mark.parametrize("cap_bytes", [None, GIB])
+def test_a_memory_cap_is_shown(cap_bytes: int | None) -> None:
+    text = render("_nodes.html", {"board": board(nodes=node_views([seen(memory_cap_bytes=cap_bytes)], []))})
+    assert (f"Memory for models capped at {gib(GIB)}" in text) is (cap_bytes is not None)
+    assert ("capped" in text) is (cap_bytes is not None)
 
 
 @given(
@@ -200,6 +236,41 @@ def test_a_launch_asks_for_exactly_its_row() -> None:
     assert (request.backend, request.context_tokens) == ("mlx-metal", 4096)
 
 
+@pytest.mark.parametrize(
+    ("part", "label", "text"),
+    [
+        (
+            ScorePart("fits_without_eviction", 1.0, "memory is free now"),
+            "nothing to stop first",
+            "memory is free now",
+        ),
+        (ScorePart("backend_preference", 3), "engine preference", "3"),
+        (ScorePart("width", -1), "nodes taken", "1 node"),
+        (ScorePart("width", -3), "nodes taken", "3 nodes"),
+        (
+            ScorePart("expected_passes_per_s", None, "bandwidth not known"),
+            "speed expected",
+            "bandwidth not known",
+        ),
+        (
+            ScorePart("expected_passes_per_s", 12.5, "bound by links"),
+            "speed expected",
+            "12.5 passes over the weights a second · bound by links",
+        ),
+        (ScorePart("files_present", -0.0), "files there already", "0 %"),
+        (ScorePart("files_present", 0.5), "files there already", "50 %"),
+        (ScorePart("load", -0.0), "load", "nothing runs there"),
+        (ScorePart("load", -1.0), "load", "1 running instance or request"),
+        (ScorePart("load", -2.0), "load", "2 running instances and requests"),
+        (ScorePart("free_memory_bytes", 3 * GIB), "memory left over", gib(3 * GIB)),
+        (ScorePart("node_id", None, "node_a, node_b"), "node id", "node_a, node_b"),
+        (ScorePart("some_new_part", -0.0), "some new part", "0"),
+    ],
+)
+def test_a_score_is_told_in_words(part: ScorePart, label: str, text: str) -> None:
+    assert score_lines([part]) == (ScoreLine(label, text),)
+
+
 def test_equal_refusals_are_shown_once() -> None:
     from wharfinger.catalog.card import ByteSize, ModelCard
     from wharfinger.placement.types import PreviewRow
@@ -216,7 +287,7 @@ def test_equal_refusals_are_shown_once() -> None:
     ]
     found = preview_of(card, rows, None, {})
     assert [(r.shapes, r.refusal.code) for r in found.refused] == [
-        (("Pipeline · MlxRing", "Tensor · MlxRing"), "memory_short"),
+        (("one node", "Tensor · MlxRing"), "memory_short"),
         (("Pipeline · LlamaRpc",), "no_nodes"),
     ]
     assert found.options == ()

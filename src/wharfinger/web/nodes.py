@@ -36,9 +36,17 @@ class MemoryBar:
     used_bytes: int | None
     free_bytes: int | None
     """What is neither in use nor promised."""
-    reserved_bytes: int
+    held_bytes: int
+    """Reserved and part of what is in use."""
+    promised_bytes: int
+    """Reserved and not in use yet."""
     segments: tuple[Segment, ...] = ()
     reason: str | None = None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """All that instances reserve."""
+        return self.held_bytes + self.promised_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class NodeView:
     machine: str
     """Operating system, architecture and processor in one line."""
     cpu_percent: int | None
+    memory_cap_bytes: int | None
+    """The most that models may take here, over all pools together; ``None``: no limit."""
     bars: tuple[MemoryBar, ...]
     engines: tuple[str, ...]
     level: str
@@ -77,6 +87,7 @@ def _node_view(node: SeenNode, reservations: Sequence[ReservationFacts]) -> Node
         role=report.role,
         machine=" · ".join(part for part in machine if part),
         cpu_percent=None if report.cpu_percent is None else round(report.cpu_percent / 5) * 5,
+        memory_cap_bytes=report.memory_cap_bytes,
         bars=(_ram_bar(report, own), *(_device_bar(device, report, own) for device in report.devices)),
         engines=tuple(
             f"{', '.join(engine.backends) or engine.engine} · {engine.build or engine.version or 'version unknown'}"
@@ -131,7 +142,7 @@ def memory_bar(
             promised += reservation.size_bytes
     if total_bytes is None or used_bytes is None or total_bytes <= 0:
         return MemoryBar(
-            label, name, total_bytes, None, None, held + promised, reason=reason or "no reason given"
+            label, name, total_bytes, None, None, held, promised, reason=reason or "no reason given"
         )
     used_bytes = min(total_bytes, used_bytes // STEP_BYTES * STEP_BYTES)
     held_drawn = min(held, used_bytes)
@@ -153,6 +164,7 @@ def memory_bar(
         total_bytes,
         used_bytes,
         total_bytes - used_bytes - promised_drawn,
-        held + promised,
+        held,
+        promised,
         tuple(segments),
     )

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from wharfinger.catalog.card import ModelCard
 from wharfinger.placement.types import (
     DeviceCharge,
+    InstanceMeta,
     MemoryPart,
     Plan,
     PlanRequest,
     PreviewRow,
     RankPlan,
     Refusal,
-    ScorePart,
+    Sharding,
 )
+from wharfinger.web.scores import ScoreLine, score_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Option:
     context_tokens: int | None
     max_context_tokens: int | None
     pools: tuple[PoolUse, ...]
-    score: tuple[ScorePart, ...]
+    score: tuple[ScoreLine, ...]
     flags: tuple[str, ...]
     node_ids: tuple[str, ...]
     sharding: str
@@ -82,7 +84,9 @@ def preview_of(
         if shapes is None:
             shapes = []
             refused.append((row.refusal, shapes))
-        shapes.append(shape_of(row.sharding.value, row.meta.value))
+        # The planner asks for one node as the Pipeline ring, and lets its refusal speak for wider such rings.
+        one_node = (row.sharding, row.meta) == (Sharding.PIPELINE, InstanceMeta.RING)
+        shapes.append(shape_of(row.sharding, row.meta, spans_nodes=not one_node))
     return Preview(
         model_id=card.model_id,
         summary=summary_of(card),
@@ -103,9 +107,9 @@ def summary_of(card: ModelCard) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def shape_of(sharding: str, meta: str) -> str:
-    """How a model is cut and joined, in the words of the contract."""
-    return f"{sharding} · {meta}"
+def shape_of(sharding: Sharding, meta: InstanceMeta, *, spans_nodes: bool) -> str:
+    """How a model is cut over nodes and joined, in the words of the contract; of one node there is nothing to tell."""
+    return f"{sharding.value} · {meta.value}" if spans_nodes else "one node"
 
 
 def launch_request(
@@ -133,13 +137,13 @@ def _option(plan: Plan, number: int, node_names: Mapping[str, str]) -> Option:
     return Option(
         key=str(number),
         where=", ".join(node_names.get(node_id, node_id) for node_id in plan.node_ids),
-        shape=shape_of(plan.sharding.value, plan.meta.value),
+        shape=shape_of(plan.sharding, plan.meta, spans_nodes=len(plan.ranks) > 1),
         backend=plan.ranks[0].backend,
         context_tokens=plan.context_tokens,
         max_context_tokens=plan.max_context_tokens,
         pools=tuple(_pool(charge, rank, node_names) for rank in plan.ranks for charge in rank.charges),
-        score=plan.score,
-        flags=plan.flags,
+        score=score_lines(plan.score),
+        flags=tuple(flag.replace("_", " ") for flag in plan.flags),
         node_ids=plan.node_ids,
         sharding=plan.sharding.value,
         meta=plan.meta.value,

@@ -51,6 +51,7 @@ async def dashboard(
         "chosen": chosen,
         "viewer": viewer,
         "signed_in": not auth.disabled,
+        "drain_s": control.settings.drain_timeout_s,
     }
     return page("dashboard.html", values)
 

@@ -25,7 +25,9 @@ showTheme();
 
 const dialog = byId("confirm-stop");
 const STOP_TEXTS = {
-  Stop: "New requests are refused at once. Running ones may finish, then its processes end and its memory is free.",
+  Stop:
+    `New requests are refused at once. Running ones have up to ${dialog?.dataset.drainS} s to finish, ` +
+    "then its processes end and its memory is free.",
   Remove: "It has failed already. Its record goes from this list.",
 };
 

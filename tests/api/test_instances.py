@@ -255,4 +255,5 @@ def test_delete_during_launch_cancels_it(client: httpx.Client, server: Server) -
         pytest.fail("every launch was done before its deletion was asked for")
     operation = client.get(f"/api/v1/operations/{answer['operation_id']}").json()
     assert (deleted["operation_id"], operation["state"]) == (answer["operation_id"], "cancelled")
+    assert operation["message"] == "cleaned up"
     assert set(server.engine_pids()) == before

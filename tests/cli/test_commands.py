@@ -160,6 +160,8 @@ def test_operations_and_events(server: Server) -> None:
     watched = server.wharf("ops", "watch", answer["operation_id"], "--output", "json")
     assert watched.returncode == 0, watched.stderr
     assert json.loads(watched.stdout)["state"] == "succeeded"
+    (node,) = document(server, "nodes")["nodes"]
+    assert f" on {node['node_id']}" not in watched.stderr, "people are told its name"
     listed = document(server, "ops", "list", "--resource", answer["instance_id"])["operations"]
     assert [operation["kind"] for operation in listed] == ["instance.launch"]
     steps = {step["name"] for step in document(server, "ops", "show", answer["operation_id"])["steps"]}

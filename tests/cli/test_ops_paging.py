@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from support.server import Server
+from wharfinger.cli.ops import print_operation
+from wharfinger.cli.output import console
 
 
 def test_operations_are_listed_page_by_page_and_by_state(server: Server) -> None:
@@ -27,3 +31,18 @@ def test_operations_are_listed_page_by_page_and_by_state(server: Server) -> None
     assert listed("--state", "failed", "--state", "pending") == ([], None)
     shown = server.wharf("ops", "list", "--resource", answer["instance_id"], "--limit", "1").stdout
     assert f"--cursor {stop}\n" in shown
+
+
+def test_a_step_that_never_ended_is_not_shown_as_running(capsys: pytest.CaptureFixture[str]) -> None:
+    step = {"name": "runner.0", "status": "running", "updated_at": "2026-01-02T03:04:05Z"}
+    operation = {"id": "op_a", "kind": "k", "resource": "r/a", "state": "cancelled", "progress": 70}
+    operation |= {
+        "message": "cleaned up",
+        "attempt": 1,
+        "max_attempts": 3,
+        "waiting_reason": None,
+        "error": None,
+    }
+    for completed_at, shown in ((None, "running"), ("2026-01-02T03:04:06Z", "cut off")):
+        print_operation(console(), operation | {"steps": [step], "completed_at": completed_at})
+        assert f"runner.0             {shown}  2026" in capsys.readouterr().out

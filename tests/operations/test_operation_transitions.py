@@ -276,8 +276,18 @@ CHECKPOINT = Checkpoint("s", "succeeded", {"a": 1}, 40, "done")
             },
             [],
         ),
-        (operation(State.CANCELLING), FinishCleanup(), ENDED | {"state": State.CANCELLED}, ["cancelled"]),
-        (operation(State.RUNNING, **FAILING), FinishCleanup(), ENDED | {"state": State.FAILED}, ["failed"]),
+        (
+            operation(State.CANCELLING, message="loaded"),
+            FinishCleanup(),
+            ENDED | {"state": State.CANCELLED, "message": "cleaned up"},
+            ["cancelled"],
+        ),
+        (
+            operation(State.RUNNING, message="loaded", **FAILING),
+            FinishCleanup(),
+            ENDED | {"state": State.FAILED},
+            ["failed"],
+        ),
         (
             operation(State.PENDING),
             RequestCancel(),
@@ -286,6 +296,7 @@ CHECKPOINT = Checkpoint("s", "succeeded", {"a": 1}, 40, "done")
                 "cancel_requested": True,
                 "completed_at": NOW,
                 "next_attempt_at": None,
+                "message": "cancelled before it started",
             },
             ["cancel_requested", "cancelled"],
         ),

@@ -67,13 +67,13 @@ def _row(operation: dict[str, Any]) -> tuple[str, ...]:
 def show_operation(operation_id: str, output: Format) -> None:
     """Show one operation with its steps."""
     document = Client().get(f"/api/v1/operations/{path_of(operation_id)}")
-    emit(output, document, lambda out: _print_operation(out, document))
+    emit(output, document, lambda out: print_operation(out, document))
 
 
 def watch_operation(operation_id: str, output: Format) -> None:
     """Follow an operation to its end; exit code 1 when it did not succeed."""
     operation = follow_operation(Client(), operation_id)
-    emit(output, operation, lambda out: _print_operation(out, operation), failure_of(operation))
+    emit(output, operation, lambda out: print_operation(out, operation), failure_of(operation))
 
 
 def cancel_operation(operation_id: str, *, wait: bool, output: Format) -> None:
@@ -82,10 +82,11 @@ def cancel_operation(operation_id: str, *, wait: bool, output: Format) -> None:
     operation = client.post(f"/api/v1/operations/{path_of(operation_id)}/cancel")
     if wait:
         operation = follow_operation(client, operation_id)
-    emit(output, operation, lambda out: _print_operation(out, operation))
+    emit(output, operation, lambda out: print_operation(out, operation))
 
 
-def _print_operation(out: Console, operation: dict[str, Any]) -> None:
+def print_operation(out: Console, operation: dict[str, Any]) -> None:
+    """An operation and its steps; one that the end of the operation cut off was not finished."""
     out.print(styled((operation["id"], "bold"), f"  {operation['kind']}  {operation['resource']}"))
     out.print(f"  state     {operation['state']}  {operation['progress']}%  {operation['message']}")
     out.print(f"  attempts  {operation['attempt']} of {operation['max_attempts']}")
@@ -94,4 +95,7 @@ def _print_operation(out: Console, operation: dict[str, Any]) -> None:
     if operation["error"]:
         out.print(f"  error     {operation['error']['code']}: {operation['error']['message']}")
     for step in operation.get("steps", []):
-        out.print(f"  step      {step['name']:<20} {step['status']}  {step['updated_at']}")
+        cut_off = operation["completed_at"] is not None and step["status"] == "running"
+        out.print(
+            f"  step      {step['name']:<20} {'cut off' if cut_off else step['status']}  {step['updated_at']}"
+        )

@@ -351,12 +351,13 @@ class FinishCleanup(_Stepless):
     """The cleanup has proved itself: the operation ends as ``cleaning_for`` says."""
 
     def change(self, operation: Operation, now: datetime, stored: OperationStep | None = None) -> Change:
-        """The error that led here is kept."""
+        """The error that led here is kept; a cancelled operation says so instead of how far it had come."""
         require_held(operation, self, State.RUNNING, State.CANCELLING)
         end = require_cleaning(operation, self)
         text = operation.error_message if end is State.FAILED and operation.error_message else "cleaned up"
         level = "error" if end is State.FAILED else "info"
-        return Change(ended(operation, now, end), (EventDraft(end.value, text, level),))
+        said = operation.message if end is State.FAILED else text
+        return Change(ended(operation, now, end, message=said), (EventDraft(end.value, text, level),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +372,9 @@ class RequestCancel(_Stepless):
         if operation.cleaning_for is not None:
             return Change(moved(operation, now, cancel_requested=True), (event,))
         if operation.state is State.PENDING and not operation.cleanup_if_unstarted:
-            after = ended(operation, now, State.CANCELLED, cancel_requested=True)
-            return Change(after, (event, EventDraft("cancelled", "cancelled before it started")))
+            text = "cancelled before it started"
+            after = ended(operation, now, State.CANCELLED, cancel_requested=True, message=text)
+            return Change(after, (event, EventDraft("cancelled", text)))
         held = operation.lease_owner is not None
         after = moved(
             operation,

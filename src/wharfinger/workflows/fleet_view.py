@@ -79,6 +79,11 @@ class FleetView:
                 "node_unavailable", f"node {node_id} is not reachable from this control plane"
             ) from None
 
+    def name(self, node_id: str) -> str:
+        """What the node is called; its id where it was never heard of."""
+        sighting = self._seen.get(node_id)
+        return node_id if sighting is None else sighting.report.name
+
     async def measure(self) -> None:
         """Ask every agent for a fresh report; a node that fails keeps its last one and ages."""
         await asyncio.gather(*(self._measure(node_id, agent) for node_id, agent in self.agents.items()))

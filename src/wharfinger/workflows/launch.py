@@ -216,7 +216,7 @@ class LaunchHandler:
                     "running",
                     payload={"state": shown.value, "pid": report.pid},
                     progress=min(progress.values()),
-                    message=f"{shown.value.removeprefix('Runner').lower()} on {rank.node_id}",
+                    message=f"{shown.value.removeprefix('Runner').lower()} on {self._d.fleet.name(rank.node_id)}",
                 )
             if context.cancelled:
                 raise PermanentError("cancelled", "the launch was cancelled")

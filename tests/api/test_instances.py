@@ -81,7 +81,8 @@ def test_a_node_is_excluded_by_its_name_as_well(client: httpx.Client) -> None:
 def test_what_if_adds_an_imagined_machine(client: httpx.Client) -> None:
     document = previews(client, what_if="+1xH100-80GB")
     backends = {row["plan"]["ranks"][0]["backend"] for row in document["previews"] if row["plan"]}
-    assert any(backend.endswith("-cuda") for backend in backends)
+    assert "llama_cpp-cuda" in backends, "which is started, though the card prefers llama-server"
+    assert not any(backend.startswith("llama_server") for backend in backends)
 
 
 def test_wrong_what_if_names_the_value_and_what_is_accepted(client: httpx.Client) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from support.fleets import GIB, MIB, ask, card, fleet, mac
 from wharfinger.catalog.card import ModelCard
+from wharfinger.placement.backends import preferring
 from wharfinger.placement.planner import plan
 from wharfinger.placement.types import NodeFacts
 
@@ -62,3 +63,24 @@ def test_only_the_experts_used_are_read() -> None:
     assert share == pytest.approx(0.0907, abs=1e-3)
     assert passes(model) == pytest.approx(BANDWIDTH / (48 * 640 * MIB * share))
     assert passes(model.model_copy(update={"n_experts": None})) == pytest.approx(BANDWIDTH / (30 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("preferred", "order"),
+    [
+        (
+            ("llama_server-cuda", "llama_cpp-cuda", "llama_server-cpu", "llama_cpp-cpu"),
+            ("llama_cpp-cuda", "llama_cpp-cpu", "llama_cpp", "llama_server-cuda", "llama_server-cpu"),
+        ),
+        (("mlx", "llama_cpp"), ("llama_cpp", "mlx")),
+        ((), ("llama_cpp",)),
+    ],
+)
+def test_engines_that_are_preferred_come_before_the_cards_others(
+    preferred: tuple[str, ...], order: tuple[str, ...]
+) -> None:
+    model = card()
+    wishes = model.placement.model_copy(update={"backend_preference": preferred})
+    made = preferring(model.model_copy(update={"placement": wishes}), ("llama_cpp",))
+    assert made.placement.backend_preference == order
+    assert made.placement.compatible_backends == model.placement.compatible_backends

@@ -46,14 +46,18 @@ def run_up(**options: object) -> None:
     settings = settings_from(**options)
     configure_logging(settings.log_level)
 
-    def announce(started: Started) -> None:
+    async def announce(started: Started) -> None:
+        has_models = bool(await started.control.catalog.list())
         out = console()
         out.print(
             styled("Wharfinger is up at ", (started.url, "bold"), "  (dashboard, API and OpenAI endpoint)")
         )
         out.print(f"  data directory  {settings.data_dir}")
         _announce_key(started, settings)
-        out.print("  next            wharf models list · wharf plan MODEL · wharf launch MODEL --wait")
+        steps = "wharf models list · wharf plan MODEL · wharf launch MODEL --wait"
+        out.print(
+            f"  next            {steps if has_models else 'wharf models add FILE.gguf (the catalog is empty)'}"
+        )
         out.print("  stop            Ctrl-C (running models end with it and come back with the next start)")
 
     run_server(serve(settings, announce))

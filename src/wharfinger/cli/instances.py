@@ -179,7 +179,7 @@ def run_stop(instance_id: str, *, wait: bool, force: bool, output: Format) -> No
         if operation["state"] != "cancelled":  # a launch that was cancelled is a stop as well
             require_success(operation)
         answer["state"] = operation["state"]
-        done = "stopped"
+        done = f"stopped ({operation['message']})"
     else:
         done = f"stopping; follow it: wharf ops watch {operation_id}"
     emit(output, answer, lambda out: out.print(f"{instance_id} {done}"))

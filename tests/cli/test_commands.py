@@ -62,6 +62,10 @@ def test_launch_wait_chat_show_logs_stop(server: Server) -> None:
         assert chat.returncode == 0, chat.stderr
         assert "tokens/s" in chat.stderr
     assert "llama" in server.wharf("logs", instance_id).stdout
+    for command in ("stop", "logs", "show"):
+        named = server.wharf(command, DEMO_MODEL_ID)
+        assert named.returncode == 4
+        assert f"{DEMO_MODEL_ID} is a model; its instances are: {instance_id}" in named.stderr
     stopped = document(server, "stop", instance_id)
     assert stopped["state"] == "succeeded"
     assert server.wharf("show", instance_id).returncode == 4
@@ -174,7 +178,9 @@ def test_keys(server: Server) -> None:
     made = document(server, "keys", "create", "ci", "--role", "operator")
     assert made["key"].startswith("wharf_")
     assert document(server, "keys", "revoke", made["key_id"])["message"] == "revoked"
-    assert server.wharf("keys", "create", "x", "--role", "king").returncode == 2
+    refused = server.wharf("keys", "create", "x", "--role", "king")
+    assert refused.returncode == 2
+    assert "'viewer', 'operator', 'admin'" in " ".join(refused.stderr.split())
 
 
 def test_status_and_doctor(server: Server) -> None:

@@ -38,6 +38,11 @@ def test_none_or_several(wanted: str, message: str) -> None:
     assert raised.value.code is Exit.USAGE
 
 
+def test_a_fleet_of_one() -> None:
+    with pytest.raises(CliError, match="no such node in this fleet; there is only vm"):
+        chosen_nodes("--node", ["lab-1"], {"node_a": "vm"})
+
+
 def test_an_empty_fleet() -> None:
     with pytest.raises(CliError, match="no such node in this fleet; it has none"):
         chosen_nodes("--node", ["lab-1"], {})

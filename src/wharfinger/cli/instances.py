@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +129,8 @@ def _row(instance: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
 def show_instance(instance_id: str, output: Format) -> None:
     """Everything about one instance."""
     client = Client()
-    document = client.get(f"/api/v1/instances/{path_of(instance_id)}")
+    with _an_instance(client, instance_id):
+        document = client.get(f"/api/v1/instances/{path_of(instance_id)}")
 
     def human(out: Console) -> None:
         from wharfinger.cli.plan import plan_lines
@@ -152,12 +155,28 @@ def show_instance(instance_id: str, output: Format) -> None:
     emit(output, document, human)
 
 
+@contextmanager
+def _an_instance(client: Client, wanted: str) -> Iterator[None]:
+    """Where there is no instance ``wanted`` but a model of that id runs, the error names the model's instances."""
+    try:
+        yield
+    except CliError as error:
+        if error.status == 404:
+            listed = client.get("/instance")["instances"]
+            found = [each["instance_id"] for each in listed if each["model_id"] == wanted]
+            if found:
+                message = f"{error}; {wanted} is a model; its instances are: {', '.join(found)}"
+                raise CliError(message, error.code, error.document) from error
+        raise
+
+
 def print_logs(instance_id: str, *, follow: bool, rank: int) -> None:
     """Print a runner's log, following it if asked."""
     client = Client()
     offset = 0
     while True:
-        chunk = client.get(f"/api/v1/instances/{path_of(instance_id)}/logs", offset=offset, rank=rank)
+        with _an_instance(client, instance_id):
+            chunk = client.get(f"/api/v1/instances/{path_of(instance_id)}/logs", offset=offset, rank=rank)
         sys.stdout.write(chunk["text"])
         sys.stdout.flush()
         if chunk["next_offset"] == offset and (chunk["ended"] or not follow):
@@ -170,7 +189,8 @@ def print_logs(instance_id: str, *, follow: bool, rank: int) -> None:
 def run_stop(instance_id: str, *, wait: bool, force: bool, output: Format) -> None:
     """Delete an instance; with ``wait``, until nothing of it is left. ``force`` forgets one whose nodes left."""
     client = Client()
-    answer = client.delete(f"/instance/{path_of(instance_id)}", force="true" if force else None)
+    with _an_instance(client, instance_id):
+        answer = client.delete(f"/instance/{path_of(instance_id)}", force="true" if force else None)
     operation_id = answer["operation_id"]
     if operation_id is None:
         done = "forgotten; nobody could look whether its processes ended"

@@ -36,6 +36,14 @@ class Shardings(StrEnum):
     TENSOR = "Tensor"
 
 
+class Roles(StrEnum):
+    """The roles of API keys, not imported here for the same reason."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
 ContextOption = Annotated[
     int | None,
     typer.Option(
@@ -377,7 +385,7 @@ def keys_list(output: Output = Format.HUMAN) -> None:
 @keys_app.command("create")
 def keys_create(
     name: str,
-    role: Annotated[str, typer.Option(help="viewer, operator or admin")] = "viewer",
+    role: Annotated[Roles, typer.Option(help="Each may do what those before it may")] = Roles.VIEWER,
     output: Output = Format.HUMAN,
 ) -> None:
     """Make an API key; its secret is shown once."""

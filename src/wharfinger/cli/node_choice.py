@@ -53,5 +53,7 @@ def _closest(wanted: str, names: Mapping[str, str]) -> str:
     close = difflib.get_close_matches(wanted, {*known, *names}, n=1, cutoff=0.5)
     if close:
         return f"the closest is {close[0]}"
+    if len(known) == 1:
+        return f"there is only {known[0]}"
     shown = ", ".join(known[:8])
     return f"there are {shown}{f' and {len(known) - 8} more' if len(known) > 8 else ''}"

@@ -79,7 +79,13 @@ def test_a_runner_that_dies_is_seen_and_its_log_is_kept(server: Server) -> None:
     failed = server.wait_status(answer["instance_id"], "failed", within_s=GONE_WITHIN_S)
     assert failed["failure"]["code"] == "runner_crashed"
     assert any("llama" in line for line in failed["failure"]["log_tail"])
-    assert "signal 9" in failed["failure"]["message"] or "SIGKILL" in failed["failure"]["message"]
+    assert (
+        "killed (signal 9), perhaps by the system for want of memory or by somebody"
+        in (failed["failure"]["message"])
+    )
+    assert set(failed["memory_by_node"].values()) == {0}
+    assert "–" in server.wharf("ps").stdout
+    assert "memory     – (released" in server.wharf("show", answer["instance_id"]).stdout
     with server.client() as client:
         refused = client.post("/v1/completions", json={"model": DEMO_MODEL_ID, "prompt": "x"})
         assert refused.status_code == 404

@@ -131,7 +131,7 @@ async def test_the_death_of_a_ready_runner_is_seen_with_its_log(
     assert report.state is RunnerState.FAILED
     assert (report.error_code, report.exit_code) == ("runner_crashed", -number)
     assert report.error_message is not None
-    assert ("when memory runs out" if number is signal.SIGKILL else "SIGSEGV") in report.error_message
+    assert ("killed (signal 9)" if number is signal.SIGKILL else "SIGSEGV") in report.error_message
     assert 0 < len(report.log_tail) <= 40
     assert any("model loaded" in line for line in report.log_tail)
     assert report.endpoint is None

@@ -20,7 +20,7 @@ from wharfinger.placement.types import (
 )
 from wharfinger.workflows.admission import new_instance_id
 from wharfinger.workflows.control import InstanceView
-from wharfinger.workflows.instances import InstanceFailure
+from wharfinger.workflows.instances import InstanceFailure, InstanceStatus
 
 INSTANCE_TAGS = {
     InstanceMeta.RING: "MlxRingInstance",
@@ -148,8 +148,11 @@ def runner_wire(report: RunnerReport) -> dict[str, Any]:
 
 
 def view_wire(view: InstanceView) -> dict[str, Any]:
-    """Our own summary of an instance: status, runners, where it runs and what it takes."""
+    """Our own summary of an instance: status, runners, where it runs and what it takes (nothing once it failed)."""
     instance, plan = view.instance, view.instance.plan
+    memory = plan.memory_by_node
+    if instance.status is InstanceStatus.FAILED:
+        memory = dict.fromkeys(memory, 0)
     return {
         "instance_id": instance.instance_id,
         "model_id": instance.model_id,
@@ -162,7 +165,7 @@ def view_wire(view: InstanceView) -> dict[str, Any]:
         "backend": plan.ranks[0].backend,
         "sharding": plan.sharding.value,
         "context_tokens": plan.context_tokens,
-        "memory_by_node": plan.memory_by_node,
+        "memory_by_node": memory,
         "runners": [runner_summary(report) for report in view.runners],
     }
 

@@ -121,7 +121,7 @@ def _row(instance: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
         ", ".join(named(names, instance["node_ids"])),
         instance["backend"],
         "?" if instance["context_tokens"] is None else str(instance["context_tokens"]),
-        size(sum(instance["memory_by_node"].values())),
+        size(reserved) if (reserved := sum(instance["memory_by_node"].values())) else "–",
         _age(instance["created_at"]),
     )
 
@@ -144,6 +144,8 @@ def show_instance(instance_id: str, output: Format) -> None:
         for runner in document["runners"]:
             where = runner["endpoint"] or "no endpoint"
             out.print(f"  runner     {runner['runner_id']}  {runner['state']}  pid {runner['pid']}  {where}")
+        if document["status"] == "failed":
+            out.print("  memory     – (released; what follows is what was planned)")
         for line in plan_lines(document["plan"], node_names(client)):
             out.print(f"  {line}")
         failure = document["failure"]

@@ -27,7 +27,7 @@ def explained(backend: str, failure: Failure | None, exit_code: int, tail: tuple
     if failure is not None:
         return failure
     if exit_code == -signal.SIGKILL:
-        how = "was killed with SIGKILL, which the kernel does when memory runs out"
+        how = "was killed (signal 9), perhaps by the system for want of memory or by somebody"
     elif exit_code < 0:
         how = f"was ended by {signal.Signals(-exit_code).name}"
     else:

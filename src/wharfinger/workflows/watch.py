@@ -50,6 +50,7 @@ class RunnerWatch:
         The runners are read before the instances: whoever starts one has seen its instance committed, so a launch
         under way is never taken for a runner that belongs to nobody.
         """
+        busy = frozenset(self.at_work)  # may be done by the time what is read now is looked at
         found = await self._read_runners()
         reports = [report for of_node in found.values() for report in of_node]
         self.reports = {report.runner_id: report for report in reports}
@@ -59,7 +60,7 @@ class RunnerWatch:
         ended = {(report.instance_id, report.node_id) for report in reports if report.state.ended}
         missing = ready - {(report.instance_id, report.node_id) for report in reports}
         for instance_id in {instance_id for instance_id, _ in ready & ended | missing}:
-            self._begin(instance_id, partial(self._fail_if_dead, instance_id))
+            self._begin(instance_id, busy, partial(self._fail_if_dead, instance_id))
         self._rowless_looks = {
             report.runner_id: self._rowless_looks.get(report.runner_id, 0) + 1
             for report in reports
@@ -70,7 +71,7 @@ class RunnerWatch:
                 deleted = statuses.get(report.instance_id) is InstanceStatus.DELETED
                 if deleted or self._rowless_looks.get(report.runner_id, 0) >= ROWLESS_LOOKS:
                     work = partial(self._end_unwanted, self._d.fleet.agents[node_id], report)
-                    self._begin(report.runner_id, work)
+                    self._begin(report.runner_id, busy, work)
 
     async def close(self) -> None:
         """Give up what is being done."""
@@ -89,8 +90,8 @@ class RunnerWatch:
                 log.warning("runners not seen", node_id=node_id, code=error.code, reason=str(error))
         return found
 
-    def _begin(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
-        if key not in self.at_work:
+    def _begin(self, key: str, busy: frozenset[str], work: Callable[[], Awaitable[None]]) -> None:
+        if key not in busy:
             self.at_work[key] = asyncio.create_task(self._at(key, work))
 
     async def _at(self, key: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psutil
@@ -219,21 +220,28 @@ async def test_a_runner_that_takes_long_to_end_does_not_blind_the_watch(
     assert not asked.is_set()  # it was asked once
 
 
+async def bring_back_while(
+    control: Control, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Awaitable[object]]
+) -> list[str]:
+    """What :meth:`RunnerWatch.bring_back` launches again, when something happens after it has read the instances."""
+    list_instances = rows.list_instances
+
+    async def then_it_happens(connection: Any) -> list[rows.Instance]:
+        found = await list_instances(connection)
+        await happens()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rows, "list_instances", then_it_happens)
+        return await control.watch.bring_back()
+
+
 @ON_BOTH
 async def test_what_another_replica_began_meanwhile_is_not_undone_at_start(
     control: Control, agent: LocalAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await control.add(agent.node_id, InstanceStatus.READY)
-    list_instances = rows.list_instances
-
-    async def then_stopped(connection: Any) -> list[rows.Instance]:
-        found = await list_instances(connection)
-        await control.stop("inst_a")
-        return found
-
-    monkeypatch.setattr(rows, "list_instances", then_stopped)
-    assert await control.watch.bring_back() == []
-    monkeypatch.undo()
+    assert await bring_back_while(control, monkeypatch, lambda: control.stop("inst_a")) == []
     assert await status(control) is InstanceStatus.STOPPING
     assert [operation.kind for operation in (await control.operations.list()).items] == ["instance.stop"]
 
@@ -243,16 +251,11 @@ async def test_an_instance_that_failed_meanwhile_is_not_launched_at_start(
     control: Control, agent: LocalAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await control.add(agent.node_id, InstanceStatus.READY)
-    list_instances = rows.list_instances
 
-    async def then_failed(connection: Any) -> list[rows.Instance]:
-        found = await list_instances(connection)
+    async def it_fails() -> None:
         async with control.database.begin() as another:
             await rows.set_status(another, "inst_a", InstanceStatus.FAILED)
-        return found
 
-    monkeypatch.setattr(rows, "list_instances", then_failed)
-    assert await control.watch.bring_back() == []
-    monkeypatch.undo()
+    assert await bring_back_while(control, monkeypatch, it_fails) == []
     assert await status(control) is InstanceStatus.FAILED
     assert (await control.operations.list()).items == []
